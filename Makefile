@@ -6,9 +6,8 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 OLDEST := .venv-oldest
 PEERS_VENV := .venv-peers
-DOCS_VENV := .venv-docs
 BIN := $(VENV)/bin
-PYTHON_CODE := src tests examples
+PYTHON_CODE := src tests examples docs/_site
 PINGS ?= 10000
 SEEDS ?= 5000
 AGENTS ?= 300
@@ -41,7 +40,7 @@ NICE := nice -n 10
 export PYTHONDONTWRITEBYTECODE :=
 
 # The files of test-documents, and the folders of the other parts. `test-processes-s-z` runs everything that has no part.
-DOCUMENTS := $(wildcard tests/test_*.py) $(patsubst %,tests/integration/test_%.py,benches dist docs examples pack)
+DOCUMENTS := $(wildcard tests/test_*.py) $(patsubst %,tests/integration/test_%.py,benches dist docs examples pack site)
 OTHERS := $(patsubst %,tests/%,unit properties scenarios simulation batch ecosystem)
 
 # Of the simulator, `make check` runs the histories in which everything may go wrong.
@@ -173,12 +172,11 @@ dist: $(VENV)/installed-for-tests ## build the wheel and the source distribution
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/twine check --strict dist/*
 
-docs: ## build the documentation site into site/, and fail at each link that leads nowhere
-	$(NICE) $(MAKE) VENV=$(DOCS_VENV) $(DOCS_VENV)/installed-docs
-	NO_MKDOCS_2_WARNING=1 $(NICE) $(DOCS_VENV)/bin/mkdocs build --quiet
+docs: $(VENV)/installed-for-tests ## build the documentation site into site/, and fail at each link that leads nowhere
+	NO_MKDOCS_2_WARNING=1 $(NICE) $(BIN)/mkdocs build --quiet
 
 clean: ## remove everything that was made
-	rm -rf $(VENV) $(OLDEST) $(PEERS_VENV) $(DOCS_VENV) site peers.json .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) $(OLDEST) $(PEERS_VENV) site peers.json .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find src tests examples bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # These empty files record what is installed, so a second `make ping` installs nothing. Sources are installed as links:
@@ -204,11 +202,6 @@ $(VENV)/installed-oldest: $(VENV)/installed pyproject.toml
 	@echo "installing the oldest versions that pyproject.toml allows into $(VENV)"
 	@$(PIP) install --quiet --no-compile --editable . numpy pytest pytest-timeout hypothesis \
 		$$(sed -n '/^dependencies = /,/^]/s/^ *"\(.*\)>=\(.*\)",$$/\1==\2/p' pyproject.toml)
-	@touch $@
-
-$(VENV)/installed-docs: $(VENV)/pyvenv.cfg pyproject.toml
-	@echo "installing what the documentation site needs into $(VENV)"
-	@$(PIP) install --quiet --no-compile --editable '.[docs]'
 	@touch $@
 
 # A library that cannot be installed here is named in the table.

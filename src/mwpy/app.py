@@ -155,8 +155,8 @@ def _run(arguments: list[str], has_own: bool) -> int:
 
         sys.argv[1:] = rest if has_own else sys.argv[1:]
         sys.exit(report_errors(lambda: slave.run(os.environ[SLAVE_VARIABLE], REGISTRY.slave(), rest)))
-    if options.help:
-        print(help_text(sys.argv[0]))
+    if options.help or options.help_all:
+        print(help_text(sys.argv[0], every_option=options.help_all), end="")
         return ExitCode.OK
     if options.version_string:
         print(version_string())

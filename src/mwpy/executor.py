@@ -585,7 +585,7 @@ class Tasks:
         if self._computation is None:
             users.executors.append(self.user)
         if self._progress is not None:
-            shown = Progress(careful(self._progress.display), self._progress.total)
+            shown = Progress(careful(self._progress.display))
             self.user.progress.begin(shown, self._figures)
 
     def _end(self, finished: bool) -> None:
@@ -734,7 +734,7 @@ class Executor(concurrent.futures.Executor):
             raise refusal("mwpy.Executor()", "while multiprocessing imported the script")
         if slaves is not None and (not hasattr(slaves, "__index__") or slaves < (0 if resource_file else 1)):
             raise UsageError(f"an executor cannot have {slaves!r} slaves: give 1 or more, or None for one per core")
-        wrap, shown = _wrap(initializer, initargs), progress_of(progress, None, name="tasks")
+        wrap, shown = _wrap(initializer, initargs), progress_of(progress, "tasks")
         check_keywords("mwpy.Executor()", ("slaves", *(Executor.__init__.__kwdefaults__ or ())), policy)
         options = Options.of(
             slave_max_tasks=slave_max_tasks,
@@ -890,7 +890,7 @@ def executor_of_master(
             "mw.executor() needs slaves, and the tasks of this master run in the thread of the master itself: give "
             "slaves=1 (or --mw-local 1) instead of 0"
         )
-    wrap, shown = _wrap(initializer, initargs), progress_of(progress, None, name="tasks")
+    wrap, shown = _wrap(initializer, initargs), progress_of(progress, "tasks")
     check_keywords("mw.executor()", ("initializer", "initargs", "progress"), policy)
     elsewhere = 0 if io.core.state.settings.only_here else MOST_ELSEWHERE
     policies = merged(master.calls.for_all, policy)

@@ -17,7 +17,7 @@ from mwpy._roles.computation import Computation, MasterParts, OwnOverseer
 from mwpy._roles.inbox import USED_BY_A_TASK, Access, LoopCounts, kind_of_slave, whole_number
 from mwpy._roles.maps import MOST_ITEMS, Call, MapItems, MapRun, items_of, items_of_starmap, most_of
 from mwpy._roles.master_io import MasterIo
-from mwpy._roles.progress import Figures, Progress, ShowProgress, progress_of
+from mwpy._roles.progress import Figures, Progress, ShowProgress, progress_of, total_of
 from mwpy._roles.submission import algorithm_of_call, check_map_key
 from mwpy._system import clock, shadows
 from mwpy._transport import shared_objects
@@ -239,11 +239,12 @@ class Master:
                 a `mwpy.grid`, its items are keyword arguments.
             chunksize: the most items that may travel together, for code that was written for other pools. Each item is
                 a task, and mwpy chooses how many of them travel together.
-            progress: True shows a line on standard error if that is a terminal, a bar in a notebook, and lines at
-                growing intervals in a log file; in a pipe it shows nothing. "text" writes these lines everywhere. A
-                function `(done, total)` is called at most ten times a second, in this thread, while values are
-                requested.
-            total: how many items there are, for `progress`; None asks the iterables. It may be unknown.
+            progress: True shows a line on standard error if that is a terminal, a bar in a notebook, and in a log file
+                or a pipe lines at growing intervals: the first after 10 s, and nothing for a map that ends within 2 s.
+                "text" writes such lines everywhere, and the last one always. A function `(done, total)` is called at
+                most ten times a second, in this thread, while values are requested.
+            total: how many items there are, for `progress` and for `mwpy status`; None asks the iterables. It may be
+                unknown.
             policy: the policies of `submit`. The seed of a task depends on `seed` and on the position of its item.
 
         Raises:
@@ -258,8 +259,8 @@ class Master:
         """
         most = most_of(chunksize)
         items = self._items(function, iterables, policy)
-        shown = progress_of(progress, total, iterables, algorithm_of(function).name)
-        return self._run(items, ordered=True, values=True, progress=shown, most=most)
+        count, shown = total_of(total, iterables), progress_of(progress, algorithm_of(function).name)
+        return self._run(items, ordered=True, values=True, progress=shown, total=count, most=most)
 
     @overload
     def starmap(
@@ -302,8 +303,8 @@ class Master:
             [32, 9]
         """
         most, source = most_of(chunksize), self._star_items(function, items, policy)
-        shown = progress_of(progress, total, (items,), algorithm_of(function).name)
-        return self._run(source, ordered=True, values=True, progress=shown, most=most)
+        count, shown = total_of(total, (items,)), progress_of(progress, algorithm_of(function).name)
+        return self._run(source, ordered=True, values=True, progress=shown, total=count, most=most)
 
     @overload
     def imap_unordered(
@@ -341,8 +342,8 @@ class Master:
     ) -> Generator[R, None, None]:
         """Like `map` with one iterable, but yield the values as they arrive."""
         most, items = most_of(chunksize), self._items(function, (iterable,), policy)
-        shown = progress_of(progress, total, (iterable,), algorithm_of(function).name)
-        return self._run(items, ordered=False, values=True, progress=shown, most=most)
+        count, shown = total_of(total, (iterable,)), progress_of(progress, algorithm_of(function).name)
+        return self._run(items, ordered=False, values=True, progress=shown, total=count, most=most)
 
     @overload
     def map_results(
@@ -419,8 +420,8 @@ class Master:
             >>> table = mwpy.to_frame(mw.map_results(simulate, points))  # doctest: +SKIP
         """
         limit, items = MaxFailures.of(max_failures), self._items(function, iterables, policy)
-        shown = progress_of(progress, total, iterables, algorithm_of(function).name)
-        return self._run(items, ordered=ordered, progress=shown, limit=limit)
+        count, shown = total_of(total, iterables), progress_of(progress, algorithm_of(function).name)
+        return self._run(items, ordered=ordered, progress=shown, total=count, limit=limit)
 
     @overload
     def starmap_results(
@@ -476,8 +477,8 @@ class Master:
             >>> table = mwpy.to_frame(mw.starmap_results(simulate, points))  # doctest: +SKIP
         """
         limit, source = MaxFailures.of(max_failures), self._star_items(function, items, policy)
-        shown = progress_of(progress, total, (items,), algorithm_of(function).name)
-        return self._run(source, ordered=ordered, progress=shown, limit=limit)
+        count, shown = total_of(total, (items,)), progress_of(progress, algorithm_of(function).name)
+        return self._run(source, ordered=ordered, progress=shown, total=count, limit=limit)
 
     def as_completed(
         self,
@@ -511,8 +512,9 @@ class Master:
         def call_of(call: TaskCall[R]) -> Call:
             return self._calls.terms(algorithm_of_call(call, "mw.as_completed"), policy), call.args, call.kwargs
 
-        limit, shown = MaxFailures.of(max_failures), progress_of(progress, total, (calls,), "tasks")
-        return self._run(MapItems(iter(calls), call_of), ordered=False, progress=shown, limit=limit)
+        limit, shown = MaxFailures.of(max_failures), progress_of(progress, "tasks")
+        items, count = MapItems(iter(calls), call_of), total_of(total, (calls,))
+        return self._run(items, ordered=False, progress=shown, total=count, limit=limit)
 
     def executor(
         self,
@@ -562,11 +564,12 @@ class Master:
         ordered: bool,
         values: bool = False,
         progress: Progress | None = None,
+        total: int | None = None,
         limit: MaxFailures | None = None,
         most: int = MOST_ITEMS,
     ) -> Generator[Any, None, None]:
         shared = self._access, self._inbox, self._calls
-        return MapRun(*shared, items, ordered, values, progress, limit, most).start()
+        return MapRun(*shared, items, ordered, values, progress, total, limit, most).start()
 
     # ---- waiting ------------------------------------------------------------------------------------------
 
@@ -733,7 +736,8 @@ class Master:
 
         Args:
             show: as `progress` of `map`; False shows it no longer.
-            total: how many tasks there will be; None counts those that were submitted and the items of open maps.
+            total: how many tasks there will be, also for `mwpy status`; None counts those that were submitted, those
+                in the queues of executors, and the items of open maps.
 
         Raises:
             UsageError: an argument has a wrong type; the caller's fault.
@@ -741,17 +745,16 @@ class Master:
         Examples:
             >>> mw.progress(total=2000)                        # doctest: +SKIP
         """
-        shown, io = progress_of(show, total, (), "tasks"), self._access.io
+        expected, shown, io = total_of(total), progress_of(show, "tasks", is_whole=True), self._access.io
         if self._progress is not None:
             io.users.algorithm.progress.end(self._progress)
-        self._progress = shown
+        self._progress, io.expected = shown, expected
 
         def figures() -> Figures:
-            jar, expected = io.core.state.jar, total
-            if expected is None and (unread := io.unread_items()) is not None:
-                queued = sum(each.num_queued for each in io.users.submitters)
-                expected = io.submissions.total + unread + queued
-            return Figures(jar.ended, expected, jar.failed, io.num_slaves, jar.ends.reused)
+            jar, total = io.core.state.jar, expected
+            if total is None and (unsubmitted := io.unsubmitted()) is not None:
+                total = io.submissions.total + unsubmitted
+            return Figures(jar.ended, total, jar.failed, io.num_slaves, jar.ends.reused)
 
         if shown is not None:
             shown.is_shared = not callable(show)

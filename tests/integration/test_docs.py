@@ -1,9 +1,10 @@
 """Every command that the documents show is run, in a new folder, as a reader would run it.
 
-The lines of a `sh` block are run one by one. In a `console` block, each command follows a `$`, and its output is below.
-A `python` block with a whole script, and blocks of `toml` and `text`, are saved under the name that the next paragraph
-gives. Any other `python` block is run by an interpreter. A command with `--mw-master` goes on while the lines below
-it are run, as in another terminal. It must end before its block ends.
+The lines of a `sh` block are run one by one. A `text` block directly after it, or after the line "It prints:", is the
+output of its last command: each of its lines must be printed. In a `console` block, each command follows a `$`, and its
+output is below. A `python` block with a whole script, and other blocks of `toml` and `text`, are saved under the name
+that the next paragraph gives. Any other `python` block is run by an interpreter. A command with `--mw-master` goes on
+while the lines below it are run, as in another terminal. It must end before its block ends.
 
 A new command needs no change here. A command that no test can run is listed in `CANNOT_RUN`, with the reason.
 """
@@ -16,6 +17,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -48,7 +50,7 @@ CANNOT_RUN = {
     "make kill KILLS=1000": "make test runs 60 kills",
     "make power LOSSES=2000 SEED=7": "it takes some minutes; tests/power runs it for ten losses",
     "make bench-peers": "it installs other libraries",
-    ".venv/bin/pip install mwpy-cluster": "it needs a package index",
+    ".venv/bin/pip install mwpy-cluster[frames]": "it needs a package index",
     "python3 -m venv .venv": "the test has an environment already",
     "make check": "it runs tests that run beside this one",
     "mwpy pack cubes.py": "it needs a package index; test_pack.py packs",
@@ -90,11 +92,12 @@ class Command:
 
 @frozen
 class Block:
-    """A fenced block; `name` is the file name for a script."""
+    """A fenced block; `name` is the file name for a script, `output` what the last command prints."""
 
     language: str
     text: str
     name: str | None = None
+    output: str = ""
 
     @property
     def is_file(self) -> bool:
@@ -111,15 +114,25 @@ class Block:
                 found.append(Command(line.removeprefix("$ ")))
             elif self.language == "console":
                 found[-1].shown.append(line)
-        return [command for command in found if command.words]
+        commands = [command for command in found if command.words]
+        if self.output:
+            commands[-1].shown.extend(self.output.splitlines())
+        return commands
 
 
 def blocks(text: str) -> Iterator[Block]:
-    """Yield the fenced blocks of a document, in order."""
-    for found in FENCED.finditer(text):
-        paragraph = text[found.end() :].strip().split("\n\n")[0]
-        name = re.search(r"[Ss]ave\s+it\s+as\s+`([^`]+)`", paragraph)
-        yield Block(found[2], found[3], name[1] if name else None)
+    """Yield the fenced blocks of a document, in order. An output is a part of the block before it."""
+    fences = [*FENCED.finditer(text)]
+    outputs = {
+        shell: output
+        for shell, output in pairwise(fences)
+        if (shell[2], output[2]) == ("sh", "text") and text[shell.end() : output.start()].strip() in ("", "It prints:")
+    }
+    for found in fences:
+        if found not in outputs.values():
+            paragraph = text[found.end() :].strip().split("\n\n")[0]
+            name = re.search(r"[Ss]ave\s+it\s+as\s+`([^`]+)`", paragraph)
+            yield Block(found[2], found[3], name[1] if name else None, outputs[found][3] if found in outputs else "")
 
 
 def sections(text: str) -> dict[str, str]:
@@ -228,7 +241,19 @@ def test_all_code_of_a_document_is_run(document: str) -> None:
     assert not found, f"{document}:\n" + "\n".join(found)
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/manual/script.md"])
+def test_an_output_that_is_not_printed_is_found(stage: Stage) -> None:
+    """An output is compared, and is no file. After other text, a `text` block is a file."""
+    right, said = ("```sh\necho no\necho 1; echo 2\n```\n\n", "It prints:\n\n")
+    follow(stage, f"{right}```text\n1\n2\n```\n")
+    follow(stage, f"{right}{said}```text\n2\n```\n\nThe rest is not shown.")
+    with pytest.raises(AssertionError, match=r"\['3'\] was not printed by echo 1"):
+        follow(stage, f"{right}{said}```text\n1\n3\n```\n")
+    [_, block] = blocks(f"{right}Another file:\n\n```text\n1\n```\n\nSave it as `one`.")
+    assert block.is_file
+    assert block.name == "one"
+
+
+@pytest.mark.parametrize("document", ["docs/start.md", "docs/manual/script.md"])
 def test_the_roles_are_shown(document: str) -> None:
     """Both documents have a script, and commands that run it alone, as a master, and as a slave."""
     found = list(blocks(TEXTS[document]))

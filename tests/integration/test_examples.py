@@ -126,7 +126,9 @@ def test_ping_runs_as_master_and_slaves(stage: Stage) -> None:
 
 
 def test_help_of_an_example_explains_the_options(stage: Stage) -> None:
-    """`--mw-help` prints the options of mwpy, and the algorithm does not run."""
-    text = "\n".join(ended(start(stage, "ping", "--mw-help")))
-    assert "--mw-resource-file" in text
-    assert "tasks per second" not in text
+    """`--mw-help` and `--mw-help-all` print options of mwpy, and the algorithm does not run."""
+    short, long = ("\n".join(ended(start(stage, "ping", option))) for option in ("--mw-help", "--mw-help-all"))
+    assert "--mw-resource-file" in short
+    assert "--mw-max-waiting-results" in long
+    assert "--mw-max-waiting-results" not in short
+    assert "tasks per second" not in short + long

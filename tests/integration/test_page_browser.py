@@ -23,6 +23,8 @@ from tests.batch.systems import skip
 from tests.integration.apps.stage import PATIENCE_S, SOURCES, Stage
 from tests.systems.debian import Unavailable, check_machine, install
 
+from mwpy._values.phrases import duration
+
 SLOW = "slow-host"
 """The name of the slow host: an agent whose process has another host name."""
 
@@ -167,6 +169,13 @@ def test_the_figures_are_those_of_the_status(shown: Browser, run: str) -> None:
     assert f"failed\n{sent['tasks']['failed']:,}\n" in text
     assert shown.column("hosts", "tasks") == [f"{sent['hosts'][host]['finished']:,}" for host in sorted(sent["hosts"])]
     assert len(shown.column("slaves", "slave")) == len(sent["slaves"]) == 2
+
+
+def test_times_are_those_of_all_other_texts(shown: Browser) -> None:
+    """They have hours and minutes."""
+    times = [0.0, 2.1e-6, 0.0354, 0.9996, 1.0, 12.34, 119.4, 119.6, 320.0, 598.7, 599.6, 3569.0, 3599.0, 7500.0]
+    times += [47.4 * 3600, 47.6 * 3600, 76 * 3600.0, 46.8 * 86400]
+    assert shown.run("return arguments[0].map(duration)", times) == [duration(each) for each in times]
 
 
 def test_a_person_finds_the_slow_host(shown: Browser) -> None:

@@ -102,10 +102,34 @@ def test_the_progress_of_all_tasks_is_shown_while_the_algorithm_waits_for_future
     assert {total for _, total in shown} == {"40"}
 
 
-def test_a_pipe_gets_nothing(script: Path) -> None:
+def in_pipe(script: Path, *arguments: str) -> str:
+    """Run a script in pipes. Return what it wrote to standard error."""
     environment = os.environ | {"PYTHONPATH": str(SOURCES)}
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True)
-    assert "double" not in done.stderr
+    command = [sys.executable, str(script), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr
+
+
+MANY = """
+import sys
+import mwpy
+
+@mwpy.master_algorithm
+def master(mw, argv):
+    for _ in range(100):
+        sum(mw.map(abs, range(10), progress=True))
+    return 0
+
+sys.exit(mwpy.main())
+"""
+
+
+def test_a_pipe_gets_lines_of_a_whole_computation_and_not_of_its_short_maps(script: Path) -> None:
+    script.write_text(MANY)
+    assert "mwpy: abs" not in in_pipe(script, "--mw-local", "0")
+    written = in_pipe(script, "--mw-local", "0", "--mw-progress")
+    [line] = [line for line in written.splitlines() if line.startswith("mwpy: tasks: ")]
+    assert line.startswith("mwpy: tasks: 1000 of 1000 items in ")
+    assert "mwpy: abs" not in written
 
 
 def test_the_progress_of_all_tasks_counts_every_map_and_every_submitted_task() -> None:

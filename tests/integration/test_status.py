@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pty
+import re
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import pytest
 from tests.integration.apps.stage import Running, Stage, until
 
 import mwpy
+from mwpy.cli.status import shown
 
 MWPY = [sys.executable, "-m", "mwpy"]
 
@@ -119,6 +123,47 @@ def test_without_a_file_or_a_master_the_reason_is_shown(stage: Stage, tmp_path: 
     assert "no master at any of its addresses" in gone.err
     with pytest.raises(mwpy.MasterUnreachable, match="is it running"):
         mwpy.status(stage.resource)
+
+
+def test_a_failure_from_the_run_database_is_as_old_as_it_is(tmp_path: Path) -> None:
+    """The next life of the master answers the task at once, but the failure is of the first life."""
+    stored = tmp_path / "run.db"
+    with mwpy.open(slaves=1, run_database=stored) as mw:
+        list(mw.map_results(int, ["one"]))
+    ended = time.time()
+    with mwpy.open(slaves=1, run_database=stored) as mw:
+        list(mw.map_results(int, ["one"]))
+        asked = time.time()
+        status = mw.status()
+    assert status["reused"] == 1
+    assert status["last_failure_age_s"] >= asked - ended
+
+
+def test_a_status_counts_a_whole_map() -> None:
+    """A map reads few of its items in advance, and others cannot know how many there are."""
+    with mwpy.open(slaves=0) as mw:
+        squares = mw.map(abs, range(1_000_000))
+        next(squares)
+        status = mw.status()
+        assert status["maps"][0]["total"] == 1_000_000
+        tasks = sum(status["tasks"].values())
+        assert tasks < 1_000_000 == tasks + status["unsubmitted"]
+        assert " of 1000000 have ended" in shown(status)[1]
+        given = mw.map(abs, iter(range(1_000_000)), total=1_000_000)
+        next(given)
+        assert [each["total"] for each in mw.status()["maps"]] == [1_000_000, 1_000_000]
+        unknown = mw.imap_unordered(abs, itertools.count())
+        next(unknown)
+        status = mw.status()
+        assert status["unsubmitted"] is None
+        lines = shown(status)
+        assert re.search(r"^tasks: \d+ of at least \d+ have ended", lines[1])
+        assert any(re.search(r"^map of calls: \d+ of an unknown number of items have ended$", line) for line in lines)
+        for each in squares, given, unknown:
+            each.close()
+        mw.progress(False, total=2_000_000)
+        status = mw.status()
+        assert sum(status["tasks"].values()) + status["unsubmitted"] == 2_000_000
 
 
 def test_a_master_of_another_version_is_not_asked(stage: Stage) -> None:

@@ -155,6 +155,15 @@ def test_connections_that_cannot_be_accepted_are_recorded_and_reported_once(core
     assert notice.text == f"connections are turned away, because they cannot be accepted: {first.reason}"
 
 
+def test_while_connections_cannot_be_accepted_this_is_reported_at_least_every_ten_minutes(core: MasterCore) -> None:
+    core.take_actions()
+    reported = []
+    for now in range(0, 3000, 10):
+        core.handle(TurnedAway("10.0.0.9", "Too many open files"), float(now))
+        reported += [now for each in core.take_actions().records if isinstance(each, Notice)]
+    assert reported == [0, 60, 240, 780, 1380, 1980, 2580]
+
+
 @pytest.mark.parametrize("event", [Garbage(b"a", "here", "nonsense"), Received(b"a", "here", messages.Probe(), ())])
 def test_a_refused_peer_that_sends_on_and_on_is_disconnected(core: MasterCore, event: Event) -> None:
     """An agent leaves when it reads the refusal. Until then its slaves may have sent much, which is ignored."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import shlex
 from pathlib import Path
 
@@ -33,10 +34,22 @@ def parse(*arguments: str) -> argparse.Namespace:
 
 
 def test_shared_modules_are_no_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """All others are in the help, each once, with what it does."""
     assert cli.main(["--help"]) == 0
-    shown = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("  mwpy ")]
-    assert shown == [*COMMANDS, "version:"]
+    listed = capsys.readouterr().out.partition("--mw-help\n")[2]
+    shown = dict(re.findall(r"^  ([\w-]+) +(\S.*)", listed, re.MULTILINE))
+    assert sorted(shown) == sorted(COMMANDS)
+    assert len(re.findall(r"^  \w", listed, re.MULTILINE)) == len(COMMANDS)
+    assert shown["sweep"] == "run a program with many settings."
     assert cli.main(["_arguments"]) == ExitCode.USAGE
+
+
+def test_the_help_says_what_to_type_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[2].startswith("Type this first")
+    assert lines[3].startswith("  mwpy sweep ")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -37,10 +37,11 @@ REFERENCE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
 MANUAL = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "manual").glob("*.md")))
 """All pages of the manual."""
 STATES = (ROOT / "docs" / "contributing" / "states.md").read_text(encoding="utf-8")
+TASK_DRAWING = (ROOT / "docs" / "pictures" / "task.svg").read_text(encoding="utf-8")
 HTCONDOR = (ROOT / "docs" / "clusters" / "htcondor.md").read_text(encoding="utf-8")
 DOCUMENTS = [
     ROOT / "README.md",
-    *(page for name in ("docs", "condor", "slurm") for page in (ROOT / name).rglob("*.md")),
+    *(ROOT / "docs").rglob("*.md"),
 ]
 
 NUMBERS: dict[float, str] = dict(enumerate(("none", "one", "two", "three", "four", "five", "six")))
@@ -80,6 +81,18 @@ HEADINGS = re.findall(r"^## (.*)$", STATES, re.MULTILINE)
 def shown(state: Enum) -> str:
     """Return the name of a state as docs/contributing/states.md writes it."""
     return state.name.replace("_", " ")
+
+
+def test_the_drawing_of_a_task_has_its_states_and_only_steps_of_the_table() -> None:
+    """It leaves out CANCELLING, and steps that few users see."""
+    drawn = {tuple(step.split()) for step in re.findall(r'data-step="([^"]+)"', TASK_DRAWING)}
+    steps = {
+        (source.name, target.name)
+        for event in LIFECYCLES["_core/master/tasks.py"].values()
+        for source, target in event.items()
+    }
+    assert drawn <= steps
+    assert {state for step in steps for state in step} - {state for step in drawn for state in step} == {"CANCELLING"}
 
 
 def test_every_lifecycle_has_a_table() -> None:

@@ -93,7 +93,7 @@ class Asked(Driven):
 
 @pytest.fixture
 def asked() -> Asked:
-    return Asked()
+    return Asked(started_at=100.0)
 
 
 @pytest.fixture
@@ -300,9 +300,19 @@ def test_what_is_kept_of_failures_has_a_limit(asked: Asked, monkeypatch: pytest.
 def test_the_newest_notices_are_in_a_status(asked: Asked) -> None:
     for number in range(NOTICES_KEPT + 1):
         asked.core.state.notice(f"notice {number}")
+    asked.pass_time(7.0)
+    asked.core.state.notice("the last one")
     notices = asked.status.notices
     assert len(notices) == NOTICES_KEPT
-    assert notices[-1] == Notice(asked.now, f"notice {NOTICES_KEPT}")  # no event had come before
+    assert notices[-2:] == [Notice(8.0, f"notice {NOTICES_KEPT}"), Notice(1.0, "the last one")]
+
+
+def test_a_message_before_the_first_event_is_as_old_as_the_master() -> None:
+    """The clock of a machine shows the time since it was started, not zero."""
+    asked = Asked(started_at=100.0)  # a question comes a second later
+    asked.core.state.notice("the run database has results")
+    asked.pass_time(3.0)
+    assert asked.status.notices == [Notice(4.0, "the run database has results")]
 
 
 def test_a_status_says_why_no_tasks_are_sent(asked: Asked) -> None:

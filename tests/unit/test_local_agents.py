@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -97,6 +98,20 @@ def test_agents_that_are_ended_from_outside_are_always_replaced_after_longer_and
     machine: Machine, code: int
 ) -> None:
     assert [machine.pause(code) for _ in range(10)] == [0.0, 1.0, 2.0, 4.0, 8.0, *[LONGEST_PAUSE_S] * 5]
+
+
+def test_agents_that_end_again_and_again_are_reported_less_and_less_often(machine: Machine) -> None:
+    """At least every ten minutes. After an agent that was useful, the next end is reported at once."""
+    said = []
+    for _ in range(500):
+        machine.pause(KILLED)
+        said += [machine.now for _ in machine.said]
+        machine.said.clear()
+    gaps = [later - earlier for earlier, later in pairwise(said)]
+    pauses = [10.0, 30.0, 90.0, 270.0, *[600.0] * (len(gaps) - 4)]
+    assert all(0.0 <= gap - pause <= LONGEST_PAUSE_S + 1.0 for gap, pause in zip(gaps, pauses, strict=True))
+    machine.pause(KILLED, EARLY_S)
+    assert len(machine.said) == 1
 
 
 def test_a_start_that_the_system_refuses_for_now_is_tried_again(machine: Machine) -> None:

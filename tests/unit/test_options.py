@@ -95,7 +95,7 @@ def test_slurm_sets_the_memory_of_a_job_for_each_processor(cpus: str, memory: in
     ("argv", "words"),
     [
         (["--mw-slav"], "did you mean --mw-slave?"),
-        (["--mw-qqqqqqqq"], "--mw-help lists the options"),
+        (["--mw-qqqqqqqq"], "--mw-help-all lists the options"),
         (["--mw-local"], "needs a value: write --mw-local N"),
         (["--mw-local", "x"], "must be a whole number"),
         (["--mw-local", "-1"], "must be 0 or more"),
@@ -122,13 +122,25 @@ def test_a_mistake_is_reported_in_one_line_with_the_remedy(argv: list[str], word
 
 
 def test_the_help_explains_every_option_once_and_first_those_that_matter() -> None:
-    shown = re.findall(r"^  --mw-(\S+)", help_text("app.py"), re.MULTILINE)
+    shown = re.findall(r"^  --mw-(\S+)", help_text("app.py", every_option=True), re.MULTILINE)
     assert shown[:3] == ["local", "master", "slave"]
     assert shown == [option.name for option in OPTIONS]
     for option in OPTIONS:
         known = hasattr(Options(), option.field) or option.field in Policies.__annotations__
         assert known or option.name in ("master", "slave")
         assert option.sentence.endswith(".")
+
+
+def test_the_short_help_fits_on_a_terminal() -> None:
+    """It explains the roles, and some of the other options with the first clause of their sentence."""
+    lines = help_text("app.py", every_option=False).splitlines()
+    assert len(lines) <= 20
+    assert max(map(len, lines)) <= 80
+    text = " ".join(" ".join(lines).split())
+    for role in ("Without a role: run the", "--mw-master Be the master.", "--mw-slave Be an agent with slaves."):
+        assert role in text
+    assert "--mw-resource-file FILE Master: write this file for batch systems and slaves." in text
+    assert lines[-1] == "--mw-help-all explains all options."
 
 
 @pytest.mark.parametrize("name", ["memory-max", "slave-max-memory", "max-read-buffer-size", "max-waiting-results"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from itertools import pairwise
 
 import pytest
 from attrs import evolve
@@ -439,7 +440,7 @@ def test_nothing_is_done_for_a_master_that_no_longer_writes(desk: Desk) -> None:
     actions = desk.look()
     assert (actions.submit, actions.remove) == ([], [])
     assert said(actions).startswith(
-        "A: pauses: the resource file is 901 s old, though its master writes it every 300 s"
+        "A: pauses: the resource file is 15 min old, though its master writes it every 5 min"
     )
     assert desk.look().say == []
     assert "pauses" in said(desk.look(300.0))
@@ -462,6 +463,16 @@ def failing(desk: Desk, *job_ids: str, outcome: Outcome = DIED) -> OverseerActio
     desk.look()
     desk.gone(*job_ids, outcome=outcome)
     return desk.look()
+
+
+def test_a_complaint_is_repeated_every_ten_minutes_while_it_lasts(desk: Desk) -> None:
+    desk.watch(slaves_needed=4)
+    desk.look()
+    desk.age_s = 901.0
+    said_at = [at for at in range(0, 7200, 10) if "pauses: the resource file" in said(desk.look(10.0))]
+    gaps = [later - earlier for earlier, later in pairwise(said_at)]
+    assert said_at[0] == 0
+    assert gaps == [300, *[600] * 11]
 
 
 def test_three_jobs_that_fail_at_their_start_pause_the_submissions(desk: Desk) -> None:
@@ -487,7 +498,7 @@ def test_three_jobs_that_fail_at_their_start_pause_the_submissions(desk: Desk) -
     desk.submitted("3.0")
     assert count(desk.look(10.0)) == 0
     desk.gone("3.0", outcome=DIED)
-    assert "nothing is submitted for 120 s" in said(desk.look())
+    assert "nothing is submitted for 2 min" in said(desk.look())
 
 
 def test_a_python_without_mwpy_is_named_as_the_cause(desk: Desk) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -22,6 +24,7 @@ from mwpy._roles.progress import (
     on_terminal,
     progress_of,
     to_function,
+    total_of,
 )
 from mwpy._system import clock
 from mwpy._values.errors import UsageError
@@ -60,7 +63,7 @@ def figures(done: int, total: int | None = 100, failed: int = 0, slaves: int = 2
 def test_the_figures_are_shown_at_most_ten_times_a_second_and_at_the_end(now: list[float]) -> None:
     """Before its beginning and after its end, nothing is shown."""
     shown, done = _Shown(), 0
-    progress = Progress(shown, None)
+    progress = Progress(shown)
     progress.update()
     progress.end()
     progress.begin(lambda: figures(done))
@@ -88,10 +91,10 @@ def test_two_threads_do_not_show_the_same_at_once(now: list[float]) -> None:
         def __call__(self, figures: Figures, is_last: bool) -> None:
             raise OSError(figures)
 
-    master.begin(Progress(Slow(), None, is_shared=True), lambda: figures(1))
+    master.begin(Progress(Slow(), is_shared=True), lambda: figures(1))
     master.update()
     assert lines == [1]
-    master.begin(Progress(Broken(), None, is_shared=True), lambda: figures(1))
+    master.begin(Progress(Broken(), is_shared=True), lambda: figures(1))
     OpenProgress(master).update()
     now[0] = 1.0
     with pytest.raises(OSError, match="Figures"):
@@ -154,6 +157,24 @@ def test_a_terminal_shows_one_line_that_is_overwritten(now: list[float]) -> None
     on_terminal(Meter("square"), stream)(figures(0), True)
 
 
+def test_a_narrow_terminal_shows_no_part_of_a_number(now: list[float]) -> None:
+    """The name is shortened, then what is least important is left out."""
+    meter = Meter("relax_the_lattice_of_one_crystal")
+    now[0] = 100.0
+    seen = Figures(412_345, 1_000_000, 12, 128, reused=4321, rate=1234.5)
+    whole = meter.bar(seen, 200)
+    parts = {*whole.split(", ")[1:]}
+    assert parts == {"12 failed", "4321 from the run database", "128 slaves", "1234/s", "about 7 min 56 s left"}
+    for width in range(200, 40, -1):
+        line = meter.bar(seen, width)
+        head, *others = line.replace("%|####      | ", "%, ").split(", ")
+        assert len(line) <= width
+        assert head.endswith(" 41%")
+        assert {*others} <= parts | {"412345 of 1000000"}
+        assert others[0] == "412345 of 1000000"
+    assert meter.bar(seen, 79) == "mwpy: rel..tal:  41%, 412345 of 1000000, 12 failed, about 7 min 56 s left"
+
+
 def test_a_log_gets_lines_at_growing_intervals_and_the_last_one(now: list[float]) -> None:
     stream = io.StringIO()
     show = in_log(Meter("square"), stream)
@@ -164,6 +185,29 @@ def test_a_log_gets_lines_at_growing_intervals_and_the_last_one(now: list[float]
     show(figures(200, None), True)
     lines = [line.split(",")[0] for line in stream.getvalue().splitlines()]
     assert lines == [f"mwpy: square: {2 * s} items in {s} s" for s in (10, 20, 40, 80, 100)]
+
+
+def test_short_maps_write_nothing_into_a_pipe(now: list[float]) -> None:
+    """A script may have thousands of them. The last line of a whole computation is written, as is a text on request."""
+    stream = io.StringIO()
+    for short_s in (2.0, 0.0):
+        show = in_log(Meter("square"), stream, short_s)
+        now[0] += 1.0
+        show(figures(100), False)
+        show(figures(100), True)
+    assert stream.getvalue() == "mwpy: square: 100 of 100 items in 1 s, 2 slaves, 100/s\n"
+
+
+def test_a_pipe_that_nobody_reads_does_not_disturb_the_computation(now: list[float]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stream:
+        show = in_log(Meter("square"), stream)
+        now[0] = 20.0
+        show(figures(50), False)
+        show(figures(100), True)
+        with suppress(OSError):  # what could not be written
+            stream.close()
 
 
 def test_a_notebook_shows_a_bar(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +232,7 @@ def test_a_notebook_shows_a_bar(now: list[float], monkeypatch: pytest.MonkeyPatc
 
 
 def test_where_standard_error_goes_decides_what_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A terminal gets a line, a file gets lines, a pipe or a closed stream gets nothing, unless text is wanted."""
+    """A terminal gets a line. A file and a pipe get lines, a closed stream gets nothing."""
     monkeypatch.delenv("TERM", raising=False)
     closed = io.StringIO()
     closed.close()
@@ -196,7 +240,7 @@ def test_where_standard_error_goes_decides_what_is_shown(monkeypatch: pytest.Mon
         for stream, expected in (
             (_Terminal(), "on_terminal"),
             (log, "in_log"),
-            (io.StringIO(), "nothing"),
+            (io.StringIO(), "in_log"),
             (closed, "nothing"),
             (None, "nothing"),
         ):
@@ -216,13 +260,12 @@ def test_the_iterables_tell_how_many_items_there_are() -> None:
         (None, ([1, 2, 3], iter("ab")), None),
         (7, (iter("ab"),), 7),
     ):
-        progress = progress_of(True, total, iterables, "square")
-        assert progress is not None
-        assert progress.total == expected
-    assert progress_of(None, 3, (), "square") is progress_of(False, None, (), "square") is None
+        assert total_of(total, iterables) == expected
+    assert progress_of(None, "square") is progress_of(False, "square") is None
 
 
-@pytest.mark.parametrize(("progress", "total", "part"), [("bar", None, "progress='bar'"), (True, -1, "total=-1")])
-def test_a_wrong_argument_is_named(progress: object, total: int | None, part: str) -> None:
-    with pytest.raises(UsageError, match=part):
-        progress_of(progress, total)  # type: ignore[arg-type]
+def test_a_wrong_argument_is_named() -> None:
+    with pytest.raises(UsageError, match="progress='bar'"):
+        progress_of("bar", "square")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="total=-1"):
+        total_of(-1)

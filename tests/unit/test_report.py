@@ -28,6 +28,7 @@ from mwpy._values import records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import RunDatabaseError, UsageError
 from mwpy._values.last_words import LastWords
+from mwpy._values.phrases import duration
 from mwpy._values.policy import TaskPolicy
 from mwpy.cli import runs
 from mwpy.run_database import RunDatabase
@@ -220,10 +221,7 @@ def test_the_time_between_two_lives_of_the_master_is_left_out(path: Path) -> Non
     opened(path).close()
     page = report(path)
     assert "in 2 lives of its master" in page.text
-    assert (
-        page.row("Lives of the master, and versions", "life 1")[1]
-        == f"{(life['ended'] - life['started']) / 86400:.1f} days"
-    )
+    assert page.row("Lives of the master, and versions", "life 1")[1] == duration(life["ended"] - life["started"])
 
 
 def test_a_database_without_tasks_has_a_report(path: Path) -> None:

@@ -12,7 +12,6 @@ from tests.driven import Driven
 from tests.spans import MAX, MIN, defined, span_of
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.silence import LONGEST_S
 from mwpy._core.master.state import (
     Actions,
     AllocateSlaves,
@@ -25,6 +24,7 @@ from mwpy._core.master.state import (
     Vanished,
     Waiting,
 )
+from mwpy._core.pauses import SAY_AGAIN_S
 from mwpy._values import messages
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
@@ -417,15 +417,15 @@ def test_the_first_notice_comes_in_time_and_names_the_reason_and_the_next_step(c
 
 @every_cause
 def test_the_notice_is_repeated_at_growing_intervals(cause: _Cause) -> None:
-    """Each interval is longer than the one before, up to half an hour."""
+    """Each interval is longer than the one before, up to ten minutes."""
     master = _Master()
     cause.happen(master)
     began = master.now
     master.run(DAY_S)
     gaps = [late - early for early, late in pairwise([began, *(at for at, _ in master.silence_notices)])]
-    assert all(late > early or late == LONGEST_S for early, late in pairwise(gaps)), gaps
-    assert max(gaps) == LONGEST_S
-    assert DAY_S / LONGEST_S <= len(gaps) < 60
+    assert all(late > early or late == SAY_AGAIN_S == 600.0 for early, late in pairwise(gaps)), gaps
+    assert max(gaps) == SAY_AGAIN_S
+    assert DAY_S / SAY_AGAIN_S <= len(gaps) < 150
     assert all(cause.reason in text and cause.next_step in text for _, text in master.silence_notices), (
         "the reason changed"
     )
@@ -439,7 +439,7 @@ def test_if_all_tasks_pause_the_notice_says_when_the_next_attempt_starts() -> No
     master.receive(messages.SlaveDied(1, 1, Cause.CRASH, "killed", LastWords()))
     master.run(100.0)
     texts = [text for _, text in master.silence_notices if "pause before their next attempt" in text]
-    assert [text.rpartition(" in ")[2] for text in texts] == ["995 s", "980 s", "935 s"]
+    assert [text.rpartition(" in ")[2] for text in texts] == ["17 min", "16 min", "16 min"]
     master.put()
     master.run(PROMISED_S)
     assert "no slave is connected (2 tasks wait)" in master.silence_notices[-1][1]
@@ -541,11 +541,11 @@ def test_a_task_that_hangs_is_reported_at_growing_intervals() -> None:
     master.put()
     master.run(DAY_S)
     at = [moment - 1000.0 for moment, _ in master.other_notices]
-    assert at[:4] == [60.0, 240.0, 780.0, 2400.0]
-    assert {later - earlier for earlier, later in pairwise(at[3:])} == {LONGEST_S}
+    assert at[:4] == [60.0, 240.0, 780.0, 1380.0]
+    assert {later - earlier for earlier, later in pairwise(at[3:])} == {SAY_AGAIN_S}
     texts = [text for _, text in master.other_notices]
     assert "task 1 (max) for 60 s on SLAVE-0 at node1" in texts[0]
-    assert "task 1 (max) for 240 s on SLAVE-0 at node1" in texts[1]
+    assert "task 1 (max) for 4 min on SLAVE-0 at node1" in texts[1]
     assert "cancel it with mw.cancel, or kill the process of its slave; the policy seconds_max limits" in texts[0]
 
 
@@ -561,4 +561,4 @@ def test_one_report_names_the_longest_tasks_of_many() -> None:
     assert "task 2 (max) for 60 s on SLAVE-1" in text
     assert "task 3" not in text, "the report names only what runs for long at that moment"
     master.run(180.0)
-    assert "task 5 (max) for 235 s on SLAVE-4 at node1 and 2 more" in master.other_notices[1][1]
+    assert "task 5 (max) for 3 min 55 s on SLAVE-4 at node1 and 2 more" in master.other_notices[1][1]

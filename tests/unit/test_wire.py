@@ -30,7 +30,6 @@ OVERVIEW = messages.Overview(
     0,
     [messages.AlgorithmAtHost("f", "h", 3, 1, 4.5, 2.0, 0, 0.0, 1 << 30)],
     [messages.FailureExample("ValueError", 1, 5, "f", "h", "ValueError: no", "3", "argument 1 is 3", "Traceback", 9.5)],
-    [messages.MapStatus("f", 3, None, 1)],
     [messages.LogLine("SLAVE-0", "h", 5, "f", 5.5, 20, "app", "text")],
 )
 EXPLANATION = messages.Explanation(7, "f", "waits", reasons=["no slave is connected"])

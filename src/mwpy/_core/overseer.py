@@ -27,10 +27,10 @@ from mwpy._core.overseen import (
     explain,
     is_failure,
 )
-from mwpy._core.pauses import Pause
+from mwpy._core.pauses import Pause, between_messages
 from mwpy._values.errors import ExitCode
 from mwpy._values.jobs import Amounts, End, Job, JobState, Outcome, ResourceFile
-from mwpy._values.phrases import amount, counted, first_of
+from mwpy._values.phrases import amount, counted, duration, first_of
 from mwpy._values.requires import Requires
 
 # Its settings, events and actions.
@@ -160,8 +160,8 @@ STDERR_LINES = 20
 """How many lines of a failed job's standard error are shown."""
 
 
-SAY_AGAIN_S = 300.0
-"""Seconds until a complaint is repeated. Each interval is twice the one before."""
+FIRST_PAUSE_S = 300.0
+"""Seconds until a complaint is repeated for the first time."""
 
 EXPLAIN_AFTER_S = 30.0
 """Seconds until the reason why jobs wait is reported. Most jobs start sooner if their machine is free."""
@@ -405,7 +405,9 @@ class OverseerCore:
             self._resolve(computation, about)
             return
         key = computation.mark if computation else "", about
-        again = self._open.setdefault(key, Pause(SAY_AGAIN_S, until=now + after_s))
+        if (again := self._open.get(key)) is None:
+            again = self._open[key] = between_messages(FIRST_PAUSE_S)
+            again.until = now + after_s
         if now >= again.until:
             self._say(computation, text)
             again.begin(now)
@@ -421,9 +423,9 @@ class OverseerCore:
             self._resolve(computation, "staleness", "continues, because the master writes its resource file again")
             return
         text = (
-            f"pauses: the resource file is {computation.age_s:.0f} s old, though its master writes it every "
-            f"{computation.content.update_interval:.0f} s. Is the master dead? Start it again, or remove the jobs with "
-            f"--remove"
+            f"pauses: the resource file is {duration(round(computation.age_s))} old, though its master writes it every "
+            f"{duration(computation.content.update_interval)}. Is the master dead? Start it again, or remove the jobs "
+            f"with --remove"
         )
         self._complain(computation, "staleness", text, now)
 
@@ -521,11 +523,11 @@ class OverseerCore:
         if computation.finished_at is not None:
             return
         if outcome.exit_code == ExitCode.UNFIT:
-            pause = f"no other of its kind is submitted for {computation.note_unfit(job_id, now):.0f} s"
+            pause = f"no other of its kind is submitted for {duration(computation.note_unfit(job_id, now))}"
             remedy = "unless the tasks that wait require something else"
             self._say(computation, f"job {job_id} left: {explain(outcome)}, so {pause}, {remedy}")
         elif is_failure(outcome):
-            text = f"job {job_id} ended {outcome.ran_s:.0f} s after its start: {explain(outcome)}"
+            text = f"job {job_id} ended {duration(round(outcome.ran_s))} after its start: {explain(outcome)}"
             last_line = outcome.stderr.strip().splitlines()[-1:]
             self._say(computation, ": ".join([text, *last_line]))
             self._count_failure(computation, outcome, text, now)
@@ -540,7 +542,7 @@ class OverseerCore:
         self._say(
             computation,
             f"{computation.failures.in_a_row} jobs in a row died within {YOUNG_S:.0f} s of their start or were held, "
-            f"so nothing is submitted for {pause_s:.0f} s, or until the master is started again. Then one job is "
+            f"so nothing is submitted for {duration(pause_s)}, or until the master is started again. Then one job is "
             f"tried. The last failure: {reason}" + (f". The end of its standard error:{lines}" if lines else ""),
         )
 

@@ -6,6 +6,13 @@ import math
 
 from attrs import define
 
+SAY_AGAIN_S = 600.0
+"""While a condition lasts, a message about it is repeated after pauses of at most this many seconds. The manual names
+this number."""
+
+SAY_GROWTH = 3.0
+"""How many times as long as the one before such a pause is."""
+
 
 @define(eq=False, repr=False)
 class Pause:
@@ -28,3 +35,12 @@ class Pause:
     def reset(self) -> None:
         """All is well again."""
         self.until, self._last_s = -math.inf, 0.0
+
+
+def between_messages(first_s: float) -> Pause:
+    """Return the pauses between messages about a condition that lasts.
+
+    Args:
+        first_s: the length of the first one, in seconds.
+    """
+    return Pause(first_s, max(first_s, SAY_AGAIN_S), SAY_GROWTH)

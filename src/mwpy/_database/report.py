@@ -19,7 +19,7 @@ from mwpy._database.figures import BINS, HOSTS, LEAST_TASKS, LINES, ROWS, Figure
 from mwpy._system import clock
 from mwpy._values.bounds import shortened
 from mwpy._values.causes import Cause
-from mwpy._values.phrases import amount, counted
+from mwpy._values.phrases import amount, counted, duration
 from mwpy._values.policy import SPARE
 from mwpy._values.requires import IN_BYTES
 from mwpy.audit import CONTROLS
@@ -100,23 +100,6 @@ def _text(value: object) -> Html:
 
 def _short(value: object) -> str:
     return shortened(str(value or ""), TEXT_CHARACTERS)
-
-
-def duration(seconds: float | None) -> str:
-    """Return a time as a text for people."""
-    if seconds is None:
-        return "-"
-    if not seconds:
-        return "0 s"
-    for unit, size in (("µs", 1e-6), ("ms", 1e-3)):
-        if seconds < 999.5 * size:
-            return f"{seconds / size:.3g} {unit}"
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86400
-    if minutes < 120:
-        return f"{minutes:.0f} min"
-    return f"{hours:.1f} h" if hours < 48 else f"{days:.1f} days"
 
 
 def _date(wall_s: float) -> str:

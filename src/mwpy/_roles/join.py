@@ -26,7 +26,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import MasterUnreachable, MwpyError, ProtocolError, Refused, UsageError
 from mwpy._values.messagepack import to_plain
 from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S, Options
-from mwpy._values.phrases import ASK_OWNER
+from mwpy._values.phrases import ASK_OWNER, duration
 from mwpy.resource_file import ResourceFile, read
 
 # The first message of a process to its master.
@@ -83,8 +83,8 @@ def find_master(options: Options) -> MasterContact | None:
     if resource_file.is_stale(content, clock.wall()):
         age = clock.wall() - content.timestamp
         print(
-            f"mwpy: warning: {options.resource_file} was written {age:.0f} s ago, though its master writes it every "
-            f"{content.update_interval:.0f} s: the file may be an old copy, or its master may be dead",
+            f"mwpy: warning: {options.resource_file} was written {duration(round(age))} ago, though its master writes "
+            f"it every {duration(content.update_interval)}: the file may be an old copy, or its master may be dead",
             file=sys.stderr,
         )
     return contact_in(content, options)

@@ -14,6 +14,7 @@ from math import inf
 
 from attrs import Factory, define
 
+from mwpy._core.pauses import Pause, between_messages
 from mwpy._system import process
 from mwpy._system.clock import Clock
 from mwpy._values.errors import ExitCode, is_from_outside
@@ -75,6 +76,8 @@ class LocalAgent:
     """When the agent was last seen connected; infinity if it was not connected yet."""
     _early_ends: int = 0
     """How many agents in a row have ended by themselves soon after their start."""
+    _quiet: Pause = Factory(lambda: between_messages(LONGEST_PAUSE_S))
+    """The pauses between the messages about agents that end soon after their start."""
     _pause_s: float = 0.0
     """How long to wait with the next one, if the present one ends soon after its start, too."""
 
@@ -144,8 +147,12 @@ class LocalAgent:
             return
         pause_s = self._pause_s
         self._pause_s = min(LONGEST_PAUSE_S, 2 * pause_s or FIRST_PAUSE_S) if is_early else 0.0
-        later = f" in {pause_s:g} s" if pause_s else ""
-        self._notify(f"the local agent ended ({how}); starting another{later}")
+        if not is_early:
+            self._quiet.reset()
+        if now >= self._quiet.until:
+            self._quiet.begin(now)
+            later = f" in {pause_s:g} s" if pause_s else ""
+            self._notify(f"the local agent ended ({how}); starting another{later}")
         self._start_at = now + pause_s
         self._start_if_due(now)
 

@@ -374,6 +374,7 @@ class MapRun:
         ordered: whether results are given out in the order of the items, or as they arrive.
         values: whether values are given out, and the first failure is raised; else results.
         progress: what shows the progress, or None.
+        total: how many items there are, as the user says or the iterables know; None if this is unknown.
         max_failures: at how many failures the run stops; None for no limit. It needs results, not values.
         most: how many items a portion may have.
     """
@@ -387,6 +388,7 @@ class MapRun:
         ordered: bool,
         values: bool = False,
         progress: Progress | None = None,
+        total: int | None = None,
         max_failures: MaxFailures | None = None,
         most: int = MOST_ITEMS,
     ) -> None:
@@ -397,6 +399,8 @@ class MapRun:
         self.ordered = ordered
         self.values = values
         self.progress = progress
+        self._total = total
+        """How many items there are; None if this is unknown."""
         self.max_failures = max_failures
         self.user: User = access.user
         """The thread of the algorithm, which gets what has ended."""
@@ -466,7 +470,12 @@ class MapRun:
         """How far the run is. Any thread may ask."""
         terms = self.source.terms
         name = "calls" if terms is None else terms[0].name
-        return MapStatus(name, self._submitted - self.num_open, self._total, self._num_failed)
+        return MapStatus(name, self._submitted - self.num_open, self._num_items, self._num_failed)
+
+    @property
+    def _num_items(self) -> int | None:
+        """How many items there are; None if this is unknown, because not all were read."""
+        return self._submitted if self._exhausted else self._total
 
     def ids(self, last: int) -> list[int]:
         """The ids of the tasks that may not have ended, up to the id `last`."""
@@ -540,12 +549,7 @@ class MapRun:
     def _figures(self) -> Figures:
         """How far the run is."""
         slaves = self.access.io.num_slaves if self.access.usable else 0
-        return Figures(self._submitted - self.num_open, self._total, self._num_failed, slaves, self._num_reused)
-
-    @property
-    def _total(self) -> int | None:
-        """How many items there are; None if this is unknown."""
-        return self.source.total if self.progress is None else self.progress.total
+        return Figures(self._submitted - self.num_open, self._num_items, self._num_failed, slaves, self._num_reused)
 
     def _parts_of(self, stretch: Stretch) -> Iterator[Iterable[Any]]:
         """The values of a stretch, or its results, in parts. Read more items in between, if the user is slow."""

@@ -50,7 +50,7 @@ from mwpy._core.master.state import (
     Waiting,
 )
 from mwpy._core.master.submissions import Submissions
-from mwpy._core.pauses import Pause
+from mwpy._core.pauses import Pause, between_messages
 from mwpy._roles.edges import MasterConnections
 from mwpy._roles.local_agents import LocalAgent
 from mwpy._roles.sessions import Said, Sessions
@@ -66,6 +66,7 @@ from mwpy._values.errors import CannotRun, MasterUnreachable, MwpyError, Protoco
 from mwpy._values.messagepack import as_read, encode
 from mwpy._values.messages import Handled
 from mwpy._values.options import Options
+from mwpy._values.phrases import duration
 from mwpy._values.records import Notice, ResultsHandedOver
 from mwpy._values.task import StoredAt
 from mwpy.audit import AuditFile
@@ -163,6 +164,8 @@ class MasterIo:
         self._questions: deque[SimpleQueue[messages.Overview]] = deque()
         """Where threads of this process wait for an overview."""
         self.maps: WeakSet[OpenMap] = WeakSet()
+        self.expected: int | None = None
+        """How many tasks there will be in all, as the user says; else None."""
         """The maps, also those of executors. `open_maps` has those that are not closed."""
         self.unread_maps = 0
         """How many maps were closed before somebody asked for a value."""
@@ -178,7 +181,8 @@ class MasterIo:
         """The page that shows this master; None if there is none."""
         self.failed_calls = FailedCalls()
         """The calls that failed lately, for `mwpy.replay`."""
-        core.overviews.maps = lambda: [tasks.status for tasks in self.open_maps()]
+        core.answers.maps = lambda: [tasks.status for tasks in self.open_maps()]
+        core.answers.unsubmitted = self.unsubmitted
         core.overviews.arguments = self._arguments_of
         self.resource: ResourceKeeper | None = None
         """The resource file; None if there is none."""
@@ -240,7 +244,7 @@ class MasterIo:
         """
         core, clock = self.core, self._clock
         state, feeding = core.state, core.feeding
-        self._turned_at = now = clock.monotonic()
+        self._turned_at = state.now = now = clock.monotonic()
         state.wall = clock.wall()
         for event in happened:
             self._note(event, now)
@@ -492,10 +496,17 @@ class MasterIo:
         """The maps whose values may still be asked for. Any thread may call this."""
         return [tasks for tasks in list(self.maps) if not tasks.closed]
 
-    def unread_items(self) -> int | None:
-        """How many items open maps have not read; None if one of them does not know it. Any thread may call this."""
+    def unsubmitted(self) -> int | None:
+        """How many tasks will be submitted: the items that open maps have not read, and what is in the queues of
+        executors; None if a map does not know it. The user may have said how many tasks there will be.
+
+        Any thread may call this.
+        """
+        if self.expected is not None:
+            return max(0, self.expected - self.submissions.total)
         unread = [tasks.unread for tasks in self.open_maps()]
-        return None if None in unread else sum(each or 0 for each in unread)
+        queued = sum(each.num_queued for each in self.users.submitters)
+        return None if None in unread else sum(each or 0 for each in unread) + queued
 
     def end(self, finished: bool, grace_s: float, returned: bool) -> None:
         """End the computation and wait for the thread. If it was never started, this thread does its work.
@@ -568,10 +579,6 @@ LONG_S = 5.0
 """A write that takes this many seconds is reported."""
 
 
-GROWTH = 3.0
-"""Each pause between two reports is this many times as long as the one before."""
-
-
 @define(eq=False, repr=False)
 class StoreWatch:
     """Watches the store of a master. The I/O thread calls it.
@@ -583,7 +590,7 @@ class StoreWatch:
 
     _store: Writer
     _notice: Callable[[str], None]
-    _quiet: Pause = Factory(lambda: Pause(LONG_S, growth=GROWTH))
+    _quiet: Pause = Factory(lambda: between_messages(LONG_S))
 
     def look(self) -> bool:
         """Say that the disk does not answer, if this is due. Return whether results wait for the disk."""
@@ -593,9 +600,9 @@ class StoreWatch:
         elif delay_s >= self._quiet.until:
             self._quiet.begin(delay_s)
             self._notice(
-                f"the run database {self._store.path} has not answered for {delay_s:.0f} s, so new results do not "
-                f"reach the master algorithm: is its file system away, or its disk overloaded? mwpy goes on when it "
-                f"answers"
+                f"the run database {self._store.path} has not answered for {duration(round(delay_s))}, so new results "
+                f"do not reach the master algorithm: is its file system away, or its disk overloaded? mwpy goes on "
+                f"when it answers"
             )
         return delay_s >= SHORT_S
 

@@ -24,6 +24,7 @@ from mwpy._values import messages
 from mwpy._values.errors import ResourceFileError, UsageError
 from mwpy._values.messagepack import encode_json, json_decoder
 from mwpy._values.options import UNREADABLE, Options
+from mwpy._values.phrases import duration
 from mwpy.resource_file import FINISHED, IN_PROGRESS, MemberKeys, ResourceFile
 
 # The key and the port of a master with a run database, in a file beside it that only its owner can read.
@@ -289,9 +290,9 @@ class ResourceKeeper:
             return
         if found.computation_status == IN_PROGRESS and not resource_file.is_stale(found, clock.wall()):
             raise ResourceFileError(
-                f"the resource file {self.path} was written {clock.wall() - found.timestamp:.0f} s ago by a master of "
-                f"generation {found.generation}: if that master is dead, delete the file; else end it first, or give "
-                f"another --mw-resource-file"
+                f"the resource file {self.path} was written {duration(round(clock.wall() - found.timestamp))} ago by "
+                f"a master of generation {found.generation}: if that master is dead, delete the file; else end it "
+                f"first, or give another --mw-resource-file"
             )
 
 

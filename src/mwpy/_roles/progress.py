@@ -7,11 +7,10 @@ that exist anyway. `live_line.py` keeps other output from breaking the line.
 
 from __future__ import annotations
 
-import os
-import stat
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from operator import index
 from typing import Any, Literal, TextIO
 
@@ -21,7 +20,7 @@ from msgspec import Struct
 from mwpy._system import clock
 from mwpy._system.live_line import LiveLine, is_terminal, shell_of_ipython, width_of
 from mwpy._values.errors import UsageError
-from mwpy._values.phrases import counted
+from mwpy._values.phrases import counted, duration, squeezed
 from mwpy._values.task import in_one_line
 
 # The text about progress: done, total, failed, slaves, rate and time left.
@@ -29,6 +28,12 @@ from mwpy._values.task import in_one_line
 
 FIRST_MARK_S = 2.0
 """For this time, the rate is that of the whole time."""
+
+LEFT_OUT = "reused", "rate", "bar", "slaves", "name", "failed", "left"
+"""Which parts of a line are left out where there is no room, in this order. The name is only shortened once more."""
+
+NAME_WIDTH, LEAST_NAME = 20, 8
+"""To how many characters a name is shortened before the first part is left out, and then."""
 
 BAR = 10
 """The length of the bar of a line, in characters."""
@@ -72,28 +77,46 @@ class Meter:
     def text(self, figures: Figures) -> str:
         """Return a line without a bar."""
         of_total = f" of {figures.total}" if figures.total else ""
-        return self._line(f"{figures.done}{of_total} items in {self.seconds:.0f} s", figures)
+        return self._line(f"{figures.done}{of_total} items in {duration(round(self.seconds))}", figures)
 
     def bar(self, figures: Figures, width: int) -> str:
-        """Return a line of at most `width` characters, with a bar if the total is known."""
+        """Return a line of at most `width` characters, with a bar if the total is known.
+
+        No number is cut: what is least important is left out where there is no room for it.
+        """
         done, total = figures.done, figures.total
         if not total:
-            return self.text(figures)[:width]
-        filled = "#" * (BAR * done // total)
-        return self._line(f"{100 * done // total:3}%|{filled:<{BAR}}| {done} of {total}", figures)[:width]
+            return self._line(f"{done} items in {duration(round(self.seconds))}", figures, width)
+        filled, percent = "#" * (BAR * done // total), f"{100 * done // total:3}%"
+        with_bar = f"{percent}|{filled:<{BAR}}| {done} of {total}"
+        return self._line(with_bar, figures, width, without_bar=f"{percent}, {done} of {total}")
 
-    def _line(self, how_far: str, figures: Figures) -> str:
-        parts = [f"mwpy: {self.name}: {how_far}"]
-        if figures.failed:
-            parts.append(f"{figures.failed} failed")
-        if figures.reused:
-            parts.append(f"{figures.reused} from the run database")
-        parts.append(counted(figures.slaves, "slave"))
-        if rate := self._rate(figures):
-            parts.append(f"{rate:.3g}/s" if rate < 1000 else f"{rate:.0f}/s")
-            if figures.total and figures.done < figures.total:
-                parts.append(f"about {(figures.total - figures.done) / rate:.0f} s left")
-        return ", ".join(parts)
+    def _line(self, how_far: str, figures: Figures, width: int | None = None, without_bar: str = "") -> str:
+        rate = self._rate(figures)
+        per_second = "" if not rate else f"{rate:.3g}/s" if rate < 1000 else f"{rate:.0f}/s"
+        left_s = (figures.total - figures.done) / rate if rate and figures.total else 0.0
+        parts = {
+            "failed": f"{figures.failed} failed" if figures.failed else "",
+            "reused": f"{figures.reused} from the run database" if figures.reused else "",
+            "slaves": counted(figures.slaves, "slave"),
+            "rate": per_second,
+            "left": f"about {duration(round(left_s))} left" if left_s > 0 else "",
+        }
+        name, places = self.name, [*LEFT_OUT]
+        while True:
+            line = ", ".join([f"mwpy: {name}: {how_far}", *filter(None, parts.values())])
+            if width is None or len(line) <= width:
+                return line
+            if len(name) > NAME_WIDTH:
+                name = squeezed(name, NAME_WIDTH)
+            elif not places:
+                return line[:width]
+            elif (place := places.pop(0)) == "name":
+                name = squeezed(name, LEAST_NAME)
+            elif place == "bar":
+                how_far = without_bar or how_far
+            else:
+                parts[place] = ""
 
     def _rate(self, figures: Figures) -> float | None:
         """How many items end in a second; None if this is unknown."""
@@ -123,7 +146,10 @@ BETWEEN_REPORTS_S = 0.1
 """Shortest time between two reports, except the last."""
 
 FIRST_LINE_S = 10.0
-"""Where lines cannot be overwritten, as in a log file, the first one is written after this time."""
+"""Where lines cannot be overwritten, as in a log file or a pipe, the first one is written after this time."""
+
+SHORT_S = 2.0
+"""There, a map or an executor that ends within this time writes nothing: a script may have thousands of them."""
 
 GROWTH = 2.0
 """Then each pause is this many times as long as the one before."""
@@ -142,11 +168,9 @@ class Progress:
 
     Args:
         display: shows the figures.
-        total: how many items there are, or None.
     """
 
     display: Display
-    total: int | None
     is_shared: bool = False
     """Whether the threads of executors show it, too, because the algorithm may wait for a future."""
     _figures: Callable[[], Figures] | None = None
@@ -257,16 +281,21 @@ def on_terminal(meter: Meter, stream: TextIO) -> Display:
     return show
 
 
-def in_log(meter: Meter, stream: TextIO) -> Display:
-    """Write lines at growing intervals, because they stay, and the last one if something has ended since."""
+def in_log(meter: Meter, stream: TextIO, short_s: float = 0.0) -> Display:
+    """Write lines at growing intervals, because they stay, and the last one if something has ended since.
+
+    Args:
+        short_s: whatever ends within this time, in seconds, writes nothing.
+    """
     pause_s, written = FIRST_LINE_S, 0
 
     def show(figures: Figures, is_last: bool) -> None:
         nonlocal pause_s, written
         seconds = meter.seconds
-        if figures.done != written if is_last else seconds >= pause_s:
+        if figures.done != written and seconds >= short_s if is_last else seconds >= pause_s:
             pause_s, written = seconds * GROWTH, figures.done
-            print(meter.text(figures), file=stream, flush=True)
+            with suppress(OSError, ValueError):  # nobody reads the pipe any more
+                print(meter.text(figures), file=stream, flush=True)
 
     return show
 
@@ -310,44 +339,51 @@ def careful(display: Display) -> Display:
 
 
 def nothing(_figures: Figures, _is_last: bool) -> None:
-    """Show nothing: standard error is a pipe, or closed."""
+    """Show nothing: standard error is closed."""
 
 
-def display_of(name: str, as_text: bool = False) -> Display:
+def display_of(name: str, as_text: bool = False, is_whole: bool = False) -> Display:
     """Return what shows progress to the user.
 
     Args:
         name: the name of what progresses.
         as_text: whether there are lines of text at growing intervals, wherever standard error goes.
+        is_whole: whether this is the whole computation. There is one, so its last line is written in any case.
     """
     stream = sys.stderr
-    if stream is None:
+    if stream is None or getattr(stream, "closed", False):
         return nothing
     if not as_text and shell_of_ipython(in_notebook=True) is not None:
         return in_notebook(Meter(name))
     if not as_text and is_terminal(stream):
         return on_terminal(Meter(name), stream)
-    return in_log(Meter(name), stream) if as_text or _is_file(stream) else nothing
+    return in_log(Meter(name), stream, 0.0 if as_text or is_whole else SHORT_S)
 
 
-def _is_file(stream: TextIO) -> bool:
-    """Whether lines of a stream are kept: it is a regular file, or a terminal that cannot overwrite lines."""
-    try:
-        return stream.isatty() or stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
-    except (OSError, ValueError):  # it is closed, or is no file
-        return False
+def total_of(total: int | None, iterables: tuple[Any, ...] = ()) -> int | None:
+    """Return how many items there are, as the user says or as the iterables know; None if this is unknown.
+
+    Raises:
+        UsageError: it is no number of items; the caller's fault.
+    """
+    if total is not None and not (hasattr(total, "__index__") and index(total) >= 0):
+        raise UsageError(f"total={total!r}: give the number of items, or None")
+    if total is None and iterables and all(hasattr(each, "__len__") for each in iterables):
+        return min(map(len, iterables))
+    return None if total is None else index(total)
 
 
-def progress_of(
-    progress: ShowProgress, total: int | None, iterables: tuple[Any, ...] = (), name: str = ""
-) -> Progress | None:
-    """Return what shows the progress of a map; None if nothing does.
+def progress_of(progress: ShowProgress, name: str, is_whole: bool = False) -> Progress | None:
+    """Return what shows progress; None if nothing does.
+
+    Args:
+        progress: what the user says.
+        name: the name of what progresses.
+        is_whole: as for `display_of`.
 
     Raises:
         UsageError: an argument has a wrong type; the caller's fault.
     """
-    if total is not None and not (hasattr(total, "__index__") and index(total) >= 0):
-        raise UsageError(f"total={total!r}: give the number of items, or None")
     if progress is None or progress is False:
         return None
     is_known = progress is True or (isinstance(progress, str) and progress == "text")
@@ -356,7 +392,6 @@ def progress_of(
             f'progress={progress!r}: give True for a line on standard error, "text" for lines of a log, or a function '
             f"(done, total)"
         )
-    if total is None and iterables and all(hasattr(each, "__len__") for each in iterables):
-        total = min(map(len, iterables))
-    display = to_function(progress) if callable(progress) else display_of(name, as_text=progress == "text")
-    return Progress(display, total)
+    return Progress(
+        to_function(progress) if callable(progress) else display_of(name, progress == "text", is_whole=is_whole)
+    )

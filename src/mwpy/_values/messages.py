@@ -160,6 +160,16 @@ class Notice(Struct, frozen=True):
     text: str
 
 
+class MapStatus(Struct):
+    """How far a map is."""
+
+    name: str
+    done: int
+    total: int | None
+    """How many items there are; None if this is unknown."""
+    failed: int
+
+
 class Status(ToInquirer, frozen=True):
     """Master to inquirer: what the master does."""
 
@@ -191,6 +201,11 @@ class Status(ToInquirer, frozen=True):
     """Why no tasks are sent at all; empty if they are sent."""
     reused: int = 0
     """How many of the tasks that have ended were answered from the run database."""
+    maps: list[MapStatus] = field(default_factory=list)
+    """The maps of the master algorithm that are open."""
+    unsubmitted: int | None = 0
+    """How many more tasks will be submitted, as far as this is known: the items that open maps have not read, and what
+    is in the queues of executors; None if a map does not know how many items it has."""
 
 
 class SlaveStatus(Struct):
@@ -254,16 +269,6 @@ class FailureExample(Struct):
     age_s: float
 
 
-class MapStatus(Struct):
-    """How far a map is."""
-
-    name: str
-    done: int
-    total: int | None
-    """How many items there are; None if this is unknown."""
-    failed: int
-
-
 class LogLine(Struct):
     """A record of `logging` of a task."""
 
@@ -289,7 +294,6 @@ class Overview(ToInquirer, frozen=True):
     """How many slaves are not in this list."""
     rows: list[AlgorithmAtHost]
     examples: list[FailureExample]
-    maps: list[MapStatus]
     log: list[LogLine]
     """The newest records, the oldest of them first."""
 

@@ -233,7 +233,7 @@ def slave_or_template(text: str) -> SlaveSettings | TemplateSettings:
         return SlaveSettings.from_json(text)
 
 
-# The text of `--mw-help`, which is also the table of the `--mw-*` options: the parser and the manual are made from it.
+# The text of `--mw-help-all`, which is also the table of the `--mw-*` options: parser and manual are made from it.
 
 
 DEFAULT_MEMBER_ID = "default-member-id"
@@ -343,8 +343,8 @@ Network:
 
 Output:
   --mw-progress
-      Show the progress of all tasks on standard error: a line on a terminal, lines at growing intervals in a log
-      file, nothing in a pipe.
+      Show the progress of all tasks on standard error. On a terminal this is a line; in a log file or a pipe, lines
+      at growing intervals, the first after 10 s, and one at the end.
   --mw-page [HOST:]PORT
       Show a page in a browser: what the computation does, what failed, and why nothing moves. The master prints its
       address. It needs `pip install 'mwpy-cluster[page]'`. Port 0 is any that is free. Without HOST, only this
@@ -364,7 +364,9 @@ Output:
   --mw-audit-file-max-size BYTES
       At this size the audit file is rotated, and four old files are kept. Default: 67108864.
   --mw-help
-      Print this help and exit.
+      Print the options that people need first, and exit.
+  --mw-help-all
+      Print all options and exit.
   --mw-version-string
       Print the version of mwpy and exit.
 
@@ -531,6 +533,7 @@ class Options:
 
     role: Role = Role.LOCAL
     help: bool = False
+    help_all: bool = False
     version_string: bool = False
     master_host: str | None = None
     master_port: int | None = None
@@ -711,7 +714,7 @@ def _read(argument: str, arguments: Any) -> tuple[Option, Any]:
         import difflib
 
         close = difflib.get_close_matches(name, _BY_NAME, 1)
-        hint = f"did you mean --mw-{close[0]}?" if close else "--mw-help lists the options"
+        hint = f"did you mean --mw-{close[0]}?" if close else "--mw-help-all lists the options"
         raise UsageError(f"unknown option --mw-{name}: {hint}")
     if not option.metavar:
         if equals:
@@ -763,7 +766,28 @@ def _number_in(environment: Mapping[str, str], name: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def help_text(program: str) -> str:
-    """Return what `--mw-help` prints."""
+NEEDED_FIRST = (
+    *("local", "master", "slave", "resource-file", "slave-processes"),
+    *("run-database", "max-failures", "progress", "page", "summary"),
+)
+"""The options that `--mw-help` explains: how to start each role, and what people need in their first days."""
+
+
+def help_text(program: str, *, every_option: bool) -> str:
+    """Return what `--mw-help` prints, or `--mw-help-all`.
+
+    Args:
+        program: how it is called.
+        every_option: whether all options are explained, or only the first clause about those that people need first.
+    """
     without_role = "Without a role: run the computation on this machine, with one slave a core."
-    return f"usage: {program} [--mw-OPTION ...] [ARGUMENT ...]\n\n{without_role}\n\n{HELP}\n"
+    lines = [f"usage: {program} [--mw-OPTION ...] [ARGUMENT ...]", "", without_role]
+    if every_option:
+        return "\n".join([*lines, "", HELP, ""])
+    from textwrap import fill  # only here, because masters and slaves load this module
+
+    for option in map(_BY_NAME.__getitem__, NEEDED_FIRST):
+        head = f"  --mw-{option.name} {option.metavar}"
+        clause = f"{option.sentence.partition('. ')[0].partition(';')[0].removesuffix('.')}."
+        lines.append(fill(clause, 80, initial_indent=f"{head:<27}", subsequent_indent=" " * 27))
+    return "\n".join([*lines, "", "--mw-help-all explains all options.", ""])

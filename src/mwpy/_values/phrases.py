@@ -7,12 +7,18 @@ import gc
 import re
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
 MAX_TEXT = 64 * 1024
 """How many characters are kept of an error's text (its beginning) and of its traceback (its end)."""
+
+GAP = ".."
+"""What replaces the middle of a text that is too long for its column."""
+
+LEAST_NAME = 5
+"""A name in a table has room for at least this many characters."""
 
 NAMED = 5
 """How many members of a long list are named."""
@@ -33,6 +39,31 @@ def first_of(names: Iterable[str], count: int) -> str:
     return ", ".join(islice(names, NAMED)) + more
 
 
+def squeezed(text: str, most: int) -> str:
+    """Return a text with at most `most` characters: of a longer one, the beginning and the end."""
+    if len(text) <= most:
+        return text
+    kept = max(0, most - len(GAP))
+    return f"{text[: kept - kept // 2]}{GAP[:most]}{text[len(text) - kept // 2 :]}"
+
+
+def laid_out(rows: Sequence[Sequence[str]], names: int, width: int | None) -> Iterator[str]:
+    """Yield the lines of a table, which are at most so long if there is room for all numbers.
+
+    Args:
+        rows: the texts of each row; the first row has the heads.
+        names: how many columns have names. They are on the left, and the longest ones are shortened in the middle.
+        width: how many characters a line has; None for any number.
+    """
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    while width is not None and sum(sizes) + 2 * len(sizes) - 2 > width and max(sizes[:names]) > LEAST_NAME:
+        sizes[sizes.index(max(sizes[:names]))] -= 1
+    for row in rows:
+        texts = [f"{squeezed(text, size):<{size}}" for text, size in zip(row[:names], sizes, strict=False)]
+        texts += [f"{text:>{size}}" for text, size in zip(row[names:], sizes[names:], strict=True)]
+        yield "  ".join(texts)
+
+
 def amount(count: int) -> str:
     """Return a number of bytes as a text for people."""
     size, units = float(count), ["bytes", "KiB", "MiB", "GiB", "TiB"]
@@ -40,6 +71,32 @@ def amount(count: int) -> str:
         size /= 1024
         del units[0]
     return f"{size:.0f} {units[0]}" if units[0] == "bytes" else f"{size:.1f} {units[0]}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time as a text for people: `35 ms`, `12.5 s`, `5 min 20 s`, `17 min`, `2 h 05 min` or `3 days 4 h`.
+
+    Args:
+        seconds: round it for a text that needs no parts of a second. None is a time that is not known.
+    """
+    if seconds is None:
+        return "-"
+    if seconds <= 0:
+        return "0 s"
+    for unit, size in (("µs", 1e-6), ("ms", 1e-3)):
+        if seconds < 999.5 * size:
+            return f"{seconds / size:.3g} {unit}"
+    if seconds < 119.5:
+        return f"{seconds:.3g} s"
+    if seconds < 599.5:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest:02} s" if rest else f"{minutes} min"
+    minutes, hours = round(seconds / 60), round(seconds / 3600)
+    if hours >= 240:
+        return f"{round(seconds / 86400)} days"
+    if hours >= 48:
+        return "{} days {} h".format(*divmod(hours, 24))
+    return "{} h {:02} min".format(*divmod(minutes, 60)) if minutes >= 60 else f"{minutes} min"
 
 
 def text_of(error: BaseException) -> str:

@@ -72,7 +72,34 @@ def summary(command: str) -> str:
     return (importlib.import_module(module_of(command)).__doc__ or "").splitlines()[0]
 
 
+GROUPS = {
+    "to run something": ("sweep", "slave", "oversee", "submit-files", "pack"),
+    "to see what a running computation does": ("status", "page", "explain"),
+    "to see what a computation did": ("runs", "logs", "compare"),
+    "to help a computation": ("doctor", "drain"),
+}
+"""The commands, by what people want. Those that are in no group come last."""
+
+FIRST = """\
+usage: mwpy COMMAND [ARGUMENT ...]
+
+Type this first, to run a program with many settings on this machine:
+  mwpy sweep "./program --size {size}" --values size=1,2,4
+For a Python script that uses mwpy, type:
+  python script.py --mw-help
+"""
+
+
 def _usage() -> str:
-    lines = ["usage: mwpy COMMAND [ARGUMENT ...]", ""]
-    lines += [f"  {summary(command)}" for command in commands()]
-    return "\n".join([*lines, "  mwpy version: print the version.", "", "`mwpy COMMAND --help` shows its options."])
+    from textwrap import fill  # only here, because templates and slaves load this module
+
+    known, grouped = commands(), [name for names in GROUPS.values() for name in names]
+    groups = {**GROUPS, "others": tuple(name for name in known if name not in grouped)}
+    lines = [FIRST]
+    for title, names in groups.items():
+        if found := [name for name in names if name in known]:
+            lines.append(f"{title}:")
+            for name in found:
+                about = summary(name).rpartition(": ")[2]
+                lines.append(fill(about, 80, initial_indent=f"  {name:<13}", subsequent_indent=" " * 15))
+    return "\n".join([*lines, "", "`mwpy COMMAND --help` shows its options; `mwpy version` prints the version."])

@@ -46,10 +46,10 @@ def main(arguments: Sequence[str]) -> int:
     if list(arguments) == ["--help"]:
         arguments = ["--mw-help"]
     options, script = parse(["--mw-slave", *arguments], os.environ)
-    if options.help:
+    if options.help or options.help_all:
         from mwpy.cli._arguments import help_of  # agents do not need it
 
-        print(help_text("mwpy slave [SCRIPT]") + help_of(__doc__)[1], end="")
+        print(help_text("mwpy slave [SCRIPT]", every_option=options.help_all) + help_of(__doc__)[1], end="")
         return ExitCode.OK
     code = run_agent(options, [sys.executable, *script] if script else agent_command())
     if code == ExitCode.OK and script and not script[0].startswith("-") and not os.path.exists(script[0]):

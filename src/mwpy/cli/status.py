@@ -21,8 +21,10 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from attrs import define
@@ -30,7 +32,7 @@ from attrs import define
 from mwpy._roles.join import status as ask
 from mwpy._system import clock
 from mwpy._values.errors import ExitCode
-from mwpy._values.phrases import counted
+from mwpy._values.phrases import NAMED, counted, duration, laid_out
 from mwpy.cli._arguments import Parser, number, on_screen
 
 __all__ = ["main", "make_parser", "shown"]
@@ -38,14 +40,28 @@ __all__ = ["main", "make_parser", "shown"]
 TASKS = "pending", "blocked", "delayed", "at_slaves", "finished", "failed"
 SLAVES = "agents", "starting", "idle", "busy", "leaving", "away", "finished", "failed"
 
+ENDED = "succeeded", "failed", "cancelled"
+"""The states of tasks that have ended."""
+
+LEFT_OUT_FIRST = "agents", "delayed", "starting", "leaving", "blocked", "idle", "pending", "finished", "away"
+"""Columns that a narrow terminal does not show, if it is still too narrow without those that are zero everywhere."""
+
+NAME_WIDTH = 16
+"""A name is shortened to this many characters before a column is left out that is not zero everywhere."""
+
+LEAST_LINES = 4
+"""A terminal that is too low shows at least this many lines of each table, with its heads."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Show what a master does; return the exit code."""
     parsed = make_parser().parse_args(arguments)
-    screen = _Screen(redraws=parsed.watch and not parsed.json and sys.stdout.isatty())
+    is_terminal = not parsed.json and sys.stdout.isatty()
+    screen = _Screen(redraws=parsed.watch and is_terminal)
     while True:
         status = ask(parsed.path)
-        screen.show([json.dumps(status)] if parsed.json else shown(status))
+        width, height = shutil.get_terminal_size() if is_terminal else (None, None)
+        screen.show([json.dumps(status)] if parsed.json else shown(status, width, height if parsed.watch else None))
         if not parsed.watch or status["state"] == "finished":
             return ExitCode.OK
         clock.sleep(parsed.interval)
@@ -68,7 +84,7 @@ class _Screen:
     """Shows one text after the other.
 
     Args:
-        redraws: whether each text replaces the last one. The output is a terminal then.
+        redraws: whether each text replaces the last one. The output is a terminal then, and the lines fit there.
     """
 
     redraws: bool
@@ -77,52 +93,94 @@ class _Screen:
     def show(self, lines: Sequence[str]) -> None:
         """Show a text."""
         if self.redraws:
-            width, height = shutil.get_terminal_size()
-            lines = [line[:width] for line in lines[: max(1, height - 1)]]
             print(f"\x1b[{self._drawn}F\x1b[J" if self._drawn else "", end="")
             self._drawn = len(lines)
         print("\n".join(lines), flush=True)
 
 
-def shown(status: Mapping[str, Any]) -> list[str]:
-    """Return what the command prints for a status: lines without characters that change a terminal."""
-    return [on_screen(line) for line in _lines(status)]
+def shown(status: Mapping[str, Any], width: int | None = None, height: int | None = None) -> list[str]:
+    """Return what the command prints for a status: lines without characters that change a terminal.
+
+    Args:
+        width: the width of the terminal, in characters. Where it is too narrow, columns of tables are left out, and
+            other lines are divided between words. None shows everything.
+        height: how many lines it has; one is for the cursor. If there are too many lines, tables are cut first, and
+            then the oldest messages are left out. None shows everything.
+    """
+    hosts, messages = [*_table("host", SLAVES, status.get("hosts", {}), width)], [*_messages(status, width)]
+    parts = [
+        _divided(_head(status), width),
+        [*_table("algorithm", TASKS, status.get("algorithms", {}), width)],
+        hosts,
+        _divided(_findings(status), width),
+        *messages,
+    ]
+    most = inf if height is None else max(1, height - 1)
+    for table in hosts, parts[1]:
+        if (excess := sum(map(len, parts)) - most) > 0 and len(table) > LEAST_LINES:
+            kept = max(LEAST_LINES - 1, len(table) - int(excess) - 1)
+            table[kept:] = [f"({len(table) - kept} more are not shown)"]
+    while messages and sum(map(len, parts)) > most:
+        parts.remove(messages.pop(0))
+    lines = [line for part in parts for line in part]
+    return lines if height is None else lines[: int(most)]
 
 
-def _lines(status: Mapping[str, Any]) -> Iterator[str]:
+def _divided(lines: Iterable[str], width: int | None) -> list[str]:
+    """Make lines safe for a terminal, and divide those that are too long."""
+    safe = map(on_screen, lines)
+    if width is None:
+        return [*safe]
+    return [part for line in safe for part in wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)]
+
+
+def _head(status: Mapping[str, Any]) -> Iterator[str]:
+    """How far the computation is."""
+    name = f"{status['member_id']} (generation {status['generation']})"
     if status["state"] == "finished":
-        yield f"{status['member_id']} (generation {status['generation']}): the computation is finished"
+        yield f"{name}: the computation is finished"
         return
-    yield f"{status['member_id']} (generation {status['generation']}), up {_span(status['uptime_s'])}"
+    yield f"{name}, up {_span(status['uptime_s'])}"
+    tasks, unsubmitted = status["tasks"], status["unsubmitted"]
+    ended, at_least = sum(tasks[state] for state in ENDED), "at least " if unsubmitted is None else ""
+    left = sum(tasks.values()) - ended + (unsubmitted or 0)
     reused = f"; {status['reused']} of them were answered from the run database" if status["reused"] else ""
-    yield f"tasks: {_named(status['tasks'])}{reused}"
-    yield f"rate: {status['rate']:.3g} tasks a second over the last minute{_left(status)}"
+    yield f"tasks: {ended} of {at_least}{ended + left} have ended{reused}: {_named(tasks)}"
+    for each in status["maps"][:NAMED]:
+        items = "an unknown number of items" if each["total"] is None else counted(each["total"], "item")
+        failed = f", {each['failed']} failed" if each["failed"] else ""
+        yield f"map of {each['name']}: {each['done']} of {items} have ended{failed}"
+    if len(status["maps"]) > NAMED:
+        yield f"({counted(len(status['maps']) - NAMED, 'more map')})"
+    rate = status["rate"]
+    time_left = f", {at_least}{counted(left, 'task')} left: {at_least}{_span(left / rate)}" if left and rate else ""
+    per_second = f"{rate:.3g}" if rate < 1000 else f"{rate:.0f}"
+    yield f"rate: {per_second} tasks a second over the last minute{time_left}"
     wanted = f"{status['slaves_wanted']} wanted, {status['slaves_needed']} needed"
     yield f"slaves: {status['slaves_connected']} connected, {wanted}"
     if status["waits"]:
         yield f"no tasks are sent: {status['waits']}"
-    yield from _table("algorithm", TASKS, status["algorithms"])
-    yield from _table("host", SLAVES, status["hosts"])
-    for host, row in status["hosts"].items():
+
+
+def _findings(status: Mapping[str, Any]) -> Iterator[str]:
+    """What went wrong."""
+    for host, row in status.get("hosts", {}).items():
         if row["setting_up"]:
             yield f"{host}: the set-up runs on {counted(row['setting_up'], 'agent')}, and then the slaves start"
         if row["excluded"]:
             yield f"{host} gets no more work: {row['excluded']}"
-    if status["failures"]:
+    if status.get("failures"):
         yield f"failures: {_named(status['failures'])}"
-    if status["last_failure"]:
+    if status.get("last_failure"):
         yield f"last failure, {_span(status['last_failure_age_s'])} ago: {status['last_failure']}"
-    if status["lost"]:
+    if status.get("lost"):
         yield f"lost attempts: {_named(status['lost'])}"
-    for notice in status["notices"]:
-        yield f"{_span(notice['age_s'])} ago: {notice['text']}"
 
 
-def _left(status: Mapping[str, Any]) -> str:
-    """How long the tasks that are left take at the present rate."""
-    tasks, rate = status["tasks"], status["rate"]
-    left = sum(tasks[state] for state in ("pending", "blocked", "delayed", "at_slaves"))
-    return f", {counted(left, 'task')} left: {_span(left / rate)}" if left and rate else ""
+def _messages(status: Mapping[str, Any], width: int | None) -> Iterator[list[str]]:
+    """The last messages of the master, the oldest first: the lines of each."""
+    for notice in status.get("notices", ()):
+        yield _divided([f"{_span(notice['age_s'])} ago: {notice['text']}"], width)
 
 
 def _named(counts: Mapping[str, int]) -> str:
@@ -131,16 +189,27 @@ def _named(counts: Mapping[str, int]) -> str:
 
 
 def _span(seconds: float) -> str:
-    """A duration, in the form 1:02:03."""
-    minutes, seconds = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+    return duration(int(seconds))
 
 
-def _table(title: str, columns: Sequence[str], rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def _table(
+    title: str, columns: Sequence[str], rows: Mapping[str, Mapping[str, Any]], width: int | None
+) -> Iterator[str]:
+    """A table with one row a name. Its columns are those for which there is room; no number is cut."""
     if not rows:
         return
-    width = max(len(title), *map(len, rows))
-    heads = [column.replace("_", " ") for column in columns]
-    yield "  ".join([f"{title:<{width}}", *(f"{head:>9}" for head in heads)])
-    for name, row in rows.items():
-        yield "  ".join([f"{name:<{width}}", *(f"{row[column]:>9}" for column in columns)])
+    sizes = {column: max(len(column), *(len(str(row[column])) for row in rows.values())) for column in columns}
+    longest = max(len(title), *map(len, rows))
+
+    def room() -> int:
+        """How many characters a name has."""
+        return longest if width is None else width - sum(2 + size for size in sizes.values())
+
+    if room() < longest:
+        sizes = {name: size for name, size in sizes.items() if any(row[name] for row in rows.values())}
+    for column in LEFT_OUT_FIRST:
+        if room() < min(longest, NAME_WIDTH):
+            sizes.pop(column, None)
+    heads = [title, *(column.replace("_", " ") for column in sizes)]
+    lines = [[on_screen(name), *(str(row[column]) for column in sizes)] for name, row in rows.items()]
+    yield from laid_out([heads, *lines], 1, width)

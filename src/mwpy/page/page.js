@@ -45,13 +45,18 @@ function keyed(parent, rows, key, create, update) {
 
 const number = (value) => value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 2 : value < 100 ? 1 : 0 });
 
+// As `duration` in _values/phrases.py.
 function duration(seconds) {
   if (!isFinite(seconds)) return "";
-  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 60) return `${number(seconds)} s`;
-  const all = Math.round(seconds), hours = Math.floor(all / 3600), minutes = Math.floor(all / 60) % 60;
+  if (seconds <= 0) return "0 s";
+  for (const [unit, size] of [["µs", 1e-6], ["ms", 1e-3], ["s", 1]])
+    if (seconds < (unit === "s" ? 119.5 : 999.5 * size)) return `${Number((seconds / size).toPrecision(3))} ${unit}`;
+  const all = Math.round(seconds), minutes = Math.round(seconds / 60), hours = Math.round(seconds / 3600);
   const two = (part) => String(part).padStart(2, "0");
-  return hours ? `${hours}:${two(minutes)}:${two(all % 60)}` : `${minutes}:${two(all % 60)} min`;
+  if (seconds < 599.5) return `${Math.floor(all / 60)} min${all % 60 ? ` ${two(all % 60)} s` : ""}`;
+  if (hours >= 240) return `${Math.round(seconds / 86400)} days`;
+  if (hours >= 48) return `${Math.floor(hours / 24)} days ${hours % 24} h`;
+  return minutes >= 60 ? `${Math.floor(minutes / 60)} h ${two(minutes % 60)} min` : `${minutes} min`;
 }
 
 function bytes(size) {
@@ -102,20 +107,21 @@ function showFindings(status) {
 function progressOf(status) {
   if (!status.tasks) return status.state;
   const ended = status.tasks.succeeded + status.tasks.failed + status.tasks.cancelled;
-  const all = sum(Object.values(status.tasks));
+  const all = sum(Object.values(status.tasks)) + status.unsubmitted; // null counts as 0
+  if (status.unsubmitted === null) return `${number(ended)} of at least ${number(all)}`;
   return all ? `${Math.floor((100 * ended) / all)} %` : "no tasks";
 }
 
 function showTotals(status) {
   const tasks = status.tasks;
   const submitted = tasks.pending + tasks.blocked + tasks.delayed + tasks.at_slaves;
-  const ofMaps = sum(status.maps.map((map) => (map.total === null ? NaN : map.total - map.done)));
-  const left = status.maps.length ? Math.max(submitted, ofMaps) : submitted; // a map submits its items bit by bit
+  const left = submitted + status.unsubmitted, atLeast = status.unsubmitted === null ? "at least " : "";
   const rows = [
     ["done", number(tasks.succeeded)], ["failed", number(tasks.failed)], ["at slaves", number(tasks.at_slaves)],
     ["waiting", number(tasks.pending)], ["blocked", number(tasks.blocked)], ["delayed", number(tasks.delayed)],
     ["cancelled", number(tasks.cancelled)], ["from the run database", number(status.reused)],
-    ["a second", number(status.rate)], ["time left", left && status.rate ? duration(left / status.rate) || "unknown" : "—"],
+    ["a second", number(status.rate)], ["not submitted", number(status.unsubmitted ?? 0)],
+    ["time left", left && status.rate ? atLeast + duration(Math.round(left / status.rate)) : "—"],
     ["slaves", number(status.slaves_connected)],
     ["lost attempts", number(sum(Object.values(status.lost)))],
   ].filter(([name, value]) => value !== "0" || ["done", "failed", "slaves"].includes(name));
@@ -165,7 +171,7 @@ function showProgress(status) {
 
 function timeLeft(status, map) {
   const rate = status.rate;
-  return map.total !== null && rate && map.done < map.total ? `, ${duration((map.total - map.done) / rate)} left` : "";
+  return map.total !== null && rate && map.done < map.total ? `, ${duration(Math.round((map.total - map.done) / rate))} left` : "";
 }
 
 function showRate() {

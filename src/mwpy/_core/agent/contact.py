@@ -54,10 +54,12 @@ from mwpy._core.agent.child import (
 )
 from mwpy._core.agent.starts import Departure, Starts
 from mwpy._core.agent.traffic import Shares, Traffic
+from mwpy._core.pauses import Pause, between_messages
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_TASKS, Buffer
 from mwpy._values.causes import Cause, PlainEnum
 from mwpy._values.errors import ExitCode
+from mwpy._values.phrases import duration
 from mwpy._values.requires import Given
 
 
@@ -267,6 +269,9 @@ LONGEST_PAUSE_S = 20.0
 ATTEMPT_S = 5.0
 """Seconds in which one address must answer."""
 
+FIRST_NOTICE_S = 60.0
+"""Seconds until the agent says again that it looks for its master."""
+
 SHORT_S = 5.0
 """A connection that ends within this many seconds is short."""
 
@@ -308,6 +313,8 @@ class Outage:
     """How many rounds through all addresses have begun."""
     _back_at: float = -inf
     """When the agent was last back."""
+    _quiet: Pause = Factory(lambda: between_messages(FIRST_NOTICE_S))
+    """The pauses between the messages that the agent still looks for its master."""
     _short: int = 0
     """How many connections in a row were short."""
     _addresses: list[str] = Factory(list)
@@ -348,14 +355,16 @@ class Outage:
             return
         self._reason, self._since, self._rounds = reason, now, 0
         returns_s = self._state.settings.hello.returns_s
-        text = f"the connection to the master has ended ({reason}); looking for it for up to {returns_s:.0f} s"
+        text = f"the connection to the master has ended ({reason}); looking for it for up to {duration(returns_s)}"
         self._state.record(records.Notice(text))
+        self._quiet.reset()
+        self._quiet.begin(now)
         self._pause(now)
 
     def end(self, now: float) -> None:
         """The agent is back."""
         self.phase, self._back_at = Phase.CONNECTED, now
-        self._state.record(records.Notice(f"back at the master after {now - self._since:.0f} s"))
+        self._state.record(records.Notice(f"back at the master after {duration(round(now - self._since))}"))
 
     def refused(self, message: messages.Refused, now: float) -> None:
         """The master has refused this agent, or wants it to leave."""
@@ -405,10 +414,17 @@ class Outage:
 
     def decide(self, now: float) -> None:
         """End a phase that is due."""
-        if self.phase is _CONNECTED or now < min(self._due_at, self._ends_at):
+        if self.phase is _CONNECTED:
+            return
+        if self._quiet.until <= now < self._ends_at:
+            self._quiet.begin(now)
+            since, left = (duration(round(each)) for each in (now - self._since, self._ends_at - now))
+            text = f"looking for the master for {since}, and for up to {left} more: {self._reason}"
+            self._state.record(records.Notice(text))
+        if now < min(self._due_at, self._ends_at):
             return
         if now >= self._ends_at:
-            self.give_up(f"{self._reason}, and it was not found within {now - self._since:.0f} s", now)
+            self.give_up(f"{self._reason}, and it was not found within {duration(round(now - self._since))}", now)
         elif self.phase is Phase.PAUSING:
             self.phase, self._due_at = Phase.ASKING, self._ends_at
             self._state.actions.ask_addresses = True
@@ -418,7 +434,7 @@ class Outage:
     @property
     def deadline(self) -> float | None:
         """When `decide` is due; None if there is a connection."""
-        return None if self.phase is _CONNECTED else min(self._due_at, self._ends_at)
+        return None if self.phase is _CONNECTED else min(self._due_at, self._ends_at, self._quiet.until)
 
     @property
     def _ends_at(self) -> float:

@@ -279,7 +279,8 @@ class Admission:
         """Record that a connection could not be accepted."""
         text = f"{reason}: {self._how_to_make_room()}"
         self.note_refusal(address, text)
-        self.state.notice(f"connections are turned away, because they cannot be accepted: {text}", key="turned away")
+        why = f"connections are turned away, because they cannot be accepted: {text}"
+        self.state.notice(why, key="turned away", lasts=True)
 
     def _how_to_make_room(self) -> str:
         return (
@@ -358,7 +359,7 @@ class Admission:
             return self.state.members.excluded[hello.host]
         if len(self.state.members.agents) >= mine.max_agents:
             reason = f"there is room for {mine.max_agents} agents only: {self._how_to_make_room()}"
-            self.state.notice(f"agents are refused: {reason}", key="room")
+            self.state.notice(f"agents are refused: {reason}", key="room", lasts=True)
             return reason
         return ""
 

@@ -28,9 +28,12 @@ from mwpy._values import messages, records
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
 from mwpy._values.last_words import NO_WORDS, Death, LastWords
-from mwpy._values.phrases import counted
+from mwpy._values.phrases import counted, duration
 from mwpy._values.records import Charge, TaskRange
 from mwpy._values.task import SlaveState
+
+SILENT = "nothing was heard from it for {}: its machine or the network failed, or it was stopped"
+"""Why an agent is away or gone."""
 
 SHOWN = 3
 """How many agents that are away a message names."""
@@ -100,7 +103,7 @@ class Losses:
         Its process ended, and one of its tasks may be the reason. Or nothing was heard from it for `silent_s` seconds:
         then its machine or the network failed, or it was stopped.
         """
-        silent = f"nothing was heard from it for {silent_s:.0f} s: its machine or the network failed, or it was stopped"
+        silent = SILENT.format(duration(round(silent_s)))
         reason, cause = (silent, Cause.NETWORK) if silent_s else ("the connection broke", Cause.AGENT_LOST)
         self.state.record(records.AgentLost(agent.name, reason, cause))
         if silent_s:
@@ -281,7 +284,7 @@ class Losses:
             return
         agent.away_since, agent.away_until = now - silent_s, now + agent.returns_s
         agent.gives_at = now + self.state.settings.client_timeout_s
-        reason = f"nothing was heard from it for {silent_s:.0f} s: its machine or the network failed, or it was stopped"
+        reason = SILENT.format(duration(round(silent_s)))
         self.state.record(records.AgentAway(agent.name, reason))
         for slave in agent.slaves.values():
             self.state.settle(slave)
@@ -289,7 +292,7 @@ class Losses:
         tasks = f", and {counted(held, 'task')} with it" if held else ""
         timeout_s = self.state.settings.client_timeout_s
         self.state.notice(
-            f"{agent.place} is away{tasks}: {reason}. It has {agent.returns_s:.0f} s to come back; then "
+            f"{agent.place} is away{tasks}: {reason}. It has {duration(agent.returns_s)} to come back; then "
             f"its tasks run elsewhere. Other slaves get them after {timeout_s:.0f} s, but not with retry=False",
             key=f"away {agent.name}",
         )
@@ -304,7 +307,9 @@ class Losses:
             if slave.state is SlaveState.AWAY:
                 slave.last_heard = now
                 self.state.reclaim(slave, [*slave.given_back], only_from=None)
-        self.state.notice(f"{agent.place} is back after {now - agent.away_since:.0f} s", key=f"back {agent.name}")
+        self.state.notice(
+            f"{agent.place} is back after {duration(round(now - agent.away_since))}", key=f"back {agent.name}"
+        )
 
     def decide(self, now: float) -> None:
         """Give the tasks of agents that are away to others, and give up the agents that did not come back in time."""
@@ -334,12 +339,12 @@ class Losses:
         """Which agents are away, and what waits for them."""
         agents = [*self.state.members.away.values()]
         held = sum(slave.held.count for agent in agents for slave in agent.slaves.values())
-        named = "; ".join(f"{each.place}, away for {now - each.away_since:.0f} s" for each in agents[:SHOWN])
+        named = "; ".join(f"{each.place}, away for {duration(round(now - each.away_since))}" for each in agents[:SHOWN])
         more = f"; and {len(agents) - SHOWN} more" if len(agents) > SHOWN else ""
         left_s = min(agent.away_until for agent in agents) - now
         return (
             f"the master waits for the return of {counted(len(agents), 'agent')} with {counted(held, 'task')} "
-            f"({named}{more}). The first one is given up in {left_s:.0f} s; then its tasks run elsewhere"
+            f"({named}{more}). The first one is given up in {duration(round(left_s))}; then its tasks run elsewhere"
         )
 
 

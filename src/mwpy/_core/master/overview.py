@@ -22,7 +22,6 @@ from mwpy._values.messages import (
     FailureExample,
     LogLine,
     LogRow,
-    MapStatus,
     Overview,
     SlaveStatus,
 )
@@ -57,8 +56,6 @@ class Overviews:
     answers: Answers
     silence: Silence
     totals: Totals
-    maps: Callable[[], Sequence[MapStatus]] = tuple
-    """Returns the maps of the master algorithm that are open."""
     arguments: Callable[[int], Sequence[str]] = lambda _: ()
     """Returns the arguments of a task that failed, as texts; nothing if they are not known."""
     _lines: deque[LogLine] = Factory(lambda: deque(maxlen=LINES_KEPT))
@@ -88,7 +85,6 @@ class Overviews:
                 for row in rows
             ],
             examples=[*self._examples(now)],
-            maps=[*self.maps()],
             log=[*self._lines],
         )
 

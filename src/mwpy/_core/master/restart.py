@@ -44,6 +44,7 @@ from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.results import check_failures
 from mwpy._core.master.spans import Span, named
 from mwpy._core.master.state import MasterState
+from mwpy._core.pauses import Pause, between_messages
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import Buffer, SlaveId, TaskId
 from mwpy._values.earlier import (
@@ -55,7 +56,7 @@ from mwpy._values.earlier import (
     EarlierTasks,
     FormerAgent,
 )
-from mwpy._values.phrases import counted, first_of
+from mwpy._values.phrases import counted, duration, first_of
 from mwpy._values.records import AlgorithmDefined, ResultsHandedOver, ReusedTasks
 from mwpy._values.shares import NO_KEY
 from mwpy._values.task import Origin, StoredAt, TaskState, stored_result
@@ -686,10 +687,8 @@ LOST = (
 )
 
 SAY_S = 1.0
-"""Seconds from the first task that waits until the master says so. Tasks that come until then are named, too."""
-
-GROWTH = 4.0
-"""How much longer this takes for each later message about further tasks."""
+"""Seconds from the first task that waits until the master says so. Tasks that come until then are named, too. For later
+messages about further tasks it takes longer."""
 
 
 @define(eq=False, repr=False)
@@ -726,7 +725,7 @@ class Succession:
     """The task of each occurrence that waits. Some of them have ended."""
     _say_at: float | None = None
     """When to say that tasks wait, on the core's clock; None if it was said of all of them."""
-    _say_s: float = SAY_S
+    _quiet: Pause = Factory(lambda: between_messages(SAY_S))
     """How long after a task that waits this is."""
 
     def know(self, agents: Sequence[FormerAgent]) -> None:
@@ -861,7 +860,8 @@ class Succession:
             for each in tasks:
                 self._held.update((numbers[task], task) for task in range(each.first, each.first + each.count))
             if self._say_at is None and not all(map(self.comes, self._held)):
-                self._say_at = self.state.now + self._say_s
+                self._quiet.begin(self.state.now)
+                self._say_at = self._quiet.until
 
     def _end(self, numbers: Iterable[int], reason: str | None) -> None:
         """Nobody will bring results of occurrences: their tasks are pending again, or unrunnable.
@@ -889,7 +889,7 @@ class Succession:
         if self._held and now >= self._until:
             self._end([number for number in self._held if not self.comes(number)], FORBIDDEN)
         if self._say_at is not None and now >= self._say_at:
-            self._say_at, self._say_s = None, self._say_s * GROWTH
+            self._say_at = None
             self._say(now)
 
     def _say(self, now: float) -> None:
@@ -901,7 +901,7 @@ class Succession:
         processes = [f"process {pid} on {host}" for host, pid in self._missing]
         self.state.notice(
             f"{counted(len(tasks), 'task')} with retry=False may have run before the master was started again, and the "
-            f"run database has no results of them: {names}. They wait up to {self._until - now:.0f} s for "
+            f"run database has no results of them: {names}. They wait up to {duration(round(self._until - now))} for "
             f"{counted(len(processes), 'agent')} ({first_of(processes, len(processes))}) of the former master, which "
             f"may bring results. After that, those without a result are unrunnable. If they may run again, stop this "
             f"master, and start it with --mw-rerun failed: then they run at once"
@@ -928,8 +928,8 @@ class Succession:
         if others:
             left_s = max(0.0, self._until - now)
             parts.append(
-                f"{counted(others, 'task')} with retry=False wait {left_s:.0f} s longer for agents that may have run "
-                f"them before the master was started again; with --mw-rerun failed they run at once"
+                f"{counted(others, 'task')} with retry=False wait {duration(round(left_s))} longer for agents that may "
+                f"have run them before the master was started again; with --mw-rerun failed they run at once"
             )
         return ", and ".join(parts)
 

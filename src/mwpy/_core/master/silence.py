@@ -10,7 +10,7 @@ progress. A new reason does not wait for the long interval.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from math import inf
 from typing import TypeVar
@@ -28,23 +28,17 @@ from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, a
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState, Waiting
 from mwpy._core.master.totals import RecentFailures, Stop, Totals, short
-from mwpy._core.pauses import Pause
+from mwpy._core.pauses import Pause, between_messages
 from mwpy._values import messages, records
 from mwpy._values.bounds import SlaveId, shortened
 from mwpy._values.errors import ProtocolError
 from mwpy._values.jobs import Kind
-from mwpy._values.messages import AlgorithmStatus, Explanation, HostStatus, Notice, Status
-from mwpy._values.phrases import counted, first_of
+from mwpy._values.messages import AlgorithmStatus, Explanation, HostStatus, MapStatus, Notice, Status
+from mwpy._values.phrases import counted, duration, first_of
 from mwpy._values.task import SlaveKind, SlaveState, TaskState
 
 FIRST_S = 5.0
 """Seconds without possible progress before the first message. The manual names this number."""
-
-GROWTH = 3.0
-"""Each interval is this many times as long as the one before."""
-
-LONGEST_S = 1800.0
-"""The longest interval between two messages, in seconds."""
 
 ROUNDING_S = 1e-6
 """Tolerance for rounding: a sum of seconds may be this much below a limit and still counts as having reached it."""
@@ -64,7 +58,7 @@ class SilenceWatch:
     """When to observe again if nothing changes, on the core's clock; None if there is no need."""
     _stuck_s: float = 0.0
     """For how long nothing could progress, without the pauses. The pause between two messages has the same clock."""
-    _quiet: Pause = Factory(lambda: Pause(FIRST_S, LONGEST_S, GROWTH))
+    _quiet: Pause = Factory(lambda: between_messages(FIRST_S))
     _seen: float | None = None
     """When the watch last observed that nothing can progress; None in a pause."""
     _work: float | None = None
@@ -156,7 +150,7 @@ class Silence:
         else:
             reason, text = self._why_stuck(awaited, now)
             if (stuck_s := self.watch.observe(reason, now)) is not None:
-                self.state.notice(f"nothing has progressed for {stuck_s:.0f} s: {text}")
+                self.state.notice(f"nothing has progressed for {duration(round(stuck_s))}: {text}")
 
     def _is_waited_for_without_tasks(self, waiting: Waiting) -> bool:
         """Whether the user waits for slaves; `mw.loop(1.0)` without any task may be meant as a sleep."""
@@ -202,7 +196,7 @@ class Silence:
         others = f", and {blocked} others need their results" if blocked else ""
         return (
             f"all tasks that are left ({jar.runnable - blocked}) pause before their next attempt, as `after` in their "
-            f"policy says{others}. The next attempt starts in {seconds:.0f} s"
+            f"policy says{others}. The next attempt starts in {duration(round(seconds))}"
         )
 
     def _why_not_sent(self, now: float) -> tuple[str, str]:
@@ -228,9 +222,9 @@ class Silence:
             if awaited:
                 return f"{counted(agents, 'agent')} connected: {awaited}"
             if (set_up := self.state.settings.set_up) and (setting_up := self.answers.being_set_up()):
-                longest_s = now - min(agent.joined_at for agent in setting_up)
+                longest = duration(round(now - min(agent.joined_at for agent in setting_up)))
                 name, more = set_up.definition.name, " at most" if len(setting_up) > 1 else ""
-                return f"The set-up {name} runs on {counted(len(setting_up), 'agent')}, for {longest_s:.0f} s{more}"
+                return f"The set-up {name} runs on {counted(len(setting_up), 'agent')}, for {longest}{more}"
             connected = "1 agent is connected, but its" if agents == 1 else f"{agents} agents are connected, but their"
             return f"{connected} slaves are not ready yet: see what they write on standard error"
         if departures := self.losses.departures:
@@ -268,7 +262,7 @@ class LongTasks:
     state: MasterState
     deadline: float | None = None
     """When to look next, on the core's clock; None if no task is at a slave."""
-    _pause: Pause = Factory(lambda: Pause(FIRST_LOOK_S, LONGEST_S, GROWTH))
+    _pause: Pause = Factory(lambda: between_messages(FIRST_LOOK_S))
 
     def decide(self, now: float) -> None:
         """Report the tasks that run for long at the time `now`, if it is time to look."""
@@ -300,8 +294,8 @@ class LongTasks:
 
 def _describe(slave: ConnectedSlave, now: float) -> str:
     span = slave.held.spans[0]
-    seconds = now - slave.last_heard
-    return f"task {span.first} ({span.algorithm.name}) for {seconds:.0f} s on {slave.sid} at {slave.agent.host}"
+    running = duration(round(now - slave.last_heard))
+    return f"task {span.first} ({span.algorithm.name}) for {running} on {slave.sid} at {slave.agent.host}"
 
 
 # The figures that a master publishes.
@@ -419,6 +413,10 @@ class Answers:
     stop: Stop
     failures: RecentFailures
     rate: Rate
+    maps: Callable[[], Sequence[MapStatus]] = tuple
+    """Returns the maps of the master algorithm that are open."""
+    unsubmitted: Callable[[], int | None] = lambda: 0
+    """Returns how many tasks will be submitted, as far as this is known; None if a map does not know it."""
 
     def counts(self) -> Counts:
         """The figures of this moment."""
@@ -474,6 +472,8 @@ class Answers:
             notices=[Notice(now - at, shortened(text, NOTICE_CHARACTERS)) for at, text in self.state.notices.newest],
             waits=self.feeding.why_not,
             reused=self.state.jar.ends.reused,
+            maps=[*self.maps()],
+            unsubmitted=self.unsubmitted(),
         )
 
     def _tasks(self) -> dict[str, int]:
@@ -649,11 +649,11 @@ class Answers:
 
 def _place(slave: ConnectedSlave, span: Span, before: int, now: float) -> str:
     """Where a slave has a task. `before` tasks are before it there."""
-    agent, seconds = slave.agent, max(0.0, now - slave.last_heard)
+    agent, since = slave.agent, duration(round(now - slave.last_heard))
     where = f"attempt {span.attempt} is on {slave.sid} of {agent.name} ({agent.host})"
     if before:
-        return f"{where}, behind {counted(before, 'task')}; its last result came {seconds:.0f} s ago"
-    return f"{where}, and has run there for at most {seconds:.0f} s"
+        return f"{where}, behind {counted(before, 'task')}; its last result came {since} ago"
+    return f"{where}, and has run there for at most {since}"
 
 
 def _in_queue(queue: Iterable[Span], task: int) -> tuple[Span, int] | None:

@@ -20,6 +20,7 @@ from mwpy._core.master.algorithms import FailedCall
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, Members, Pool
 from mwpy._core.master.spans import Span, ids_in
 from mwpy._core.master.tasks import Tags, Taskjar
+from mwpy._core.pauses import Pause, between_messages
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_WAITING_BYTES, Buffer, SlaveId, TaskId
 from mwpy._values.groups import spans_of
@@ -283,6 +284,9 @@ KEYS_KEPT = 1000
 NOTICES_KEPT = 20
 """How many of the newest notices an inquirer gets."""
 
+FIRST_PAUSE_S = 60.0
+"""Seconds until a notice about a condition that lasts is shown for the second time."""
+
 NOTICES_A_MINUTE = 100
 """How many notices with a key are shown in a minute."""
 
@@ -293,24 +297,27 @@ class Notices:
 
     newest: deque[tuple[float, str]] = Factory(lambda: deque(maxlen=NOTICES_KEPT))
     """The newest notices, and when they were shown, by the monotonic clock."""
-    _keys: dict[str, None] = Factory(dict)
-    """The keys of the notices that were shown; the oldest is first."""
+    _keys: dict[str, Pause] = Factory(dict)
+    """The keys of the notices that were shown, with the pauses between those that are shown again; the oldest is
+    first."""
     _shown_at: deque[float] = Factory(deque)
     """When those of the last minute were shown."""
     _left_out: int = 0
     """How many notices were not shown since the last one that was."""
 
-    def chosen(self, text: str, key: str, now: float) -> list[str]:
+    def chosen(self, text: str, key: str, now: float, *, lasts: bool = False) -> list[str]:
         """Return what is shown in place of a notice: the notice, or nothing.
 
         Args:
             key: notices with the same key are shown only once. It is empty for a notice that no member causes. Such a
                 notice is always shown.
             now: the monotonic time.
+            lasts: whether it is about a condition, so that it is shown again while it comes again and again.
         """
         if not key:
             return [text]
-        if key in self._keys:
+        known = self._keys.get(key)
+        if known is not None and (not lasts or now < known.until):
             return []
         while self._shown_at and self._shown_at[0] <= now - 60:
             self._shown_at.popleft()
@@ -318,7 +325,8 @@ class Notices:
             self._left_out += 1
             return []
         self._shown_at.append(now)
-        self._keys[key] = None
+        pause = self._keys[key] = known or between_messages(FIRST_PAUSE_S)
+        pause.begin(now)
         if len(self._keys) > KEYS_KEPT:
             del self._keys[next(iter(self._keys))]
         if not self._left_out:
@@ -445,8 +453,8 @@ class MasterState:
         self.actions = Actions()
         self.wall = 0.0
         """The time of this iteration in seconds since 1970, for what the user gets; no decision depends on it."""
-        self.now = 0.0
-        """The monotonic time of the last event or iteration."""
+        self.now = settings.started_at
+        """The monotonic time of the last event or iteration, or of the start."""
         self.closing: messages.Shutdown | None = None
         """What the agents are sent at the end; None while the computation runs."""
         self.notices = Notices()
@@ -632,9 +640,13 @@ class MasterState:
                 self.members.slow[agent.name] = agent
         self.actions.sends.append(Send(agent.peer, message, frames, after_commit))
 
-    def notice(self, text: str, key: str = "") -> None:
-        """Show the user a message. Messages with the same key are shown only once, and not too many of them."""
-        for shown in self.notices.chosen(text, key, self.now):
+    def notice(self, text: str, key: str = "", *, lasts: bool = False) -> None:
+        """Show the user a message. Messages with the same key are shown only once, and not too many of them.
+
+        Args:
+            lasts: whether it is about a condition. While it comes again and again, it is shown again after pauses.
+        """
+        for shown in self.notices.chosen(text, key, self.now, lasts=lasts):
             self.notices.newest.append((self.now, shown))
             self.record(records.Notice(shown))
 

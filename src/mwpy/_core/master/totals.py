@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from textwrap import fill
 from typing import Any
 
 from attrs import Factory, define, frozen
@@ -23,7 +24,7 @@ from mwpy._values.bounds import Buffer, TaskId, shortened
 from mwpy._values.causes import Cause
 from mwpy._values.errors import DependencyFailed, TaskCancelled
 from mwpy._values.messagepack import Pickled
-from mwpy._values.phrases import amount, counted
+from mwpy._values.phrases import amount, counted, duration, laid_out, squeezed
 from mwpy._values.policy import KINDS_KEPT, OTHER_KINDS, SPARE, TaskPolicy
 from mwpy._values.task import Result, UnrunnableTask, encoded_in, failed, headline, in_one_line
 
@@ -141,6 +142,12 @@ def _count_kind(kinds: dict[str, int], kind: str) -> None:
 # What was done and lost, as text: for `--mw-summary`, `mw.summary()` and `mwpy logs --stats`.
 
 
+WIDTH = 80
+"""The longest line, in characters."""
+
+NAME_WIDTH = 24
+"""How long the names of algorithms and hosts are in sentences at most."""
+
 AGENT_MIB = 50
 """How much memory an agent and the template of its slaves need, in MiB."""
 
@@ -150,9 +157,10 @@ def summary_of(kept: Totals) -> str:
     jar, rows = kept.state.jar, kept.copies()
     ends = jar.ends
     totals = [total for total, _ in rows]
-    lines = ["mwpy: summary", *table(totals)] if totals or ends.reused else ["mwpy: summary: no task has ended"]
+    tables = ["mwpy: summary", *table(totals)] if totals or ends.reused else ["mwpy: summary: no task has ended"]
+    lines: list[str] = []
     for total, kinds in sorted(rows, key=lambda each: (each[0].algorithm, each[0].host)):
-        where = f"{total.algorithm} on {total.host}"
+        where = f"{squeezed(total.algorithm, NAME_WIDTH)} on {squeezed(total.host, NAME_WIDTH)}"
         if kinds:
             lines.append(f"failures of {where}: {_numbers(kinds)}")
         if total.lost:
@@ -165,17 +173,20 @@ def summary_of(kept: Totals) -> str:
         lines.append(f"{counted(ill, 'task')} without a result, because they are unrunnable or could not be sent")
     if jar.cancelled:
         lines.append(f"{counted(jar.cancelled, 'task')} cancelled")
-    return "\n".join(lines)
+    return "\n".join([*tables, *(fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for line in lines)])
 
 
 def table(totals: Sequence[records.Total]) -> Iterator[str]:
-    """Yield a table of what was done on each host, for each algorithm, and one of what was asked for and used."""
-    heads = f"{'tasks':>9} {'failed':>7} {'seconds':>11} {'longest':>9} {'lost':>6} {'lost s':>9}"
-    yield f"{'algorithm':<24} {'host':<20} {heads}"
+    """Yield a table of what was done on each host, for each algorithm, and one of what was asked for and used.
+
+    The lines have at most 80 characters.
+    """
+    rows = [["algorithm", "host", "tasks", "failed", "time", "longest", "lost", "lost time"]]
     for total in sorted(totals, key=lambda each: (each.algorithm, each.host)):
-        lost = f"{sum(total.lost.values()):>6} {total.lost_s:>9.1f}"
-        done = f"{total.tasks:>9} {total.failed:>7} {total.seconds:>11.1f} {total.longest_s:>9.3f}"
-        yield f"{total.algorithm:<24} {total.host:<20} {done} {lost}"
+        times = [duration(each) for each in (total.seconds, total.longest_s, total.lost_s)]
+        counts = [str(each) for each in (total.tasks, total.failed, sum(total.lost.values()))]
+        rows.append([total.algorithm, total.host, *counts[:2], *times[:2], counts[2], times[2]])
+    yield from laid_out(rows, 2, WIDTH)
     yield from _limits(totals)
 
 
@@ -194,16 +205,14 @@ def _limits(totals: Sequence[records.Total]) -> Iterator[str]:
     for total in sorted(totals, key=lambda each: each.algorithm):
         if total.seconds_max or total.seconds_expected or total.memory_max or total.memory_used:
             by_algorithm.setdefault(total.algorithm, []).append(total)
-    if by_algorithm:
-        times = f"{'seconds_max':>13} {'seconds_expected':>17} {'longest':>11}"
-        yield f"{'asked for and used':<24} {times} {'memory_max':>13} {'peak':>11}"
+    lines = [["asked for and used", "seconds_max", "seconds_expected", "longest", "memory_max", "peak"]]
     for algorithm, rows in by_algorithm.items():
         asked = max(row.seconds_max for row in rows), max(row.seconds_expected for row in rows)
         memory = max(row.memory_max for row in rows), max(row.memory_used for row in rows)
-        limit, expected = (f"{each:g} s" if each else "-" for each in asked)
-        most, used = (amount(each) if each else "-" for each in memory)
-        longest = f"{max(row.longest_s for row in rows):.3f} s"
-        yield f"{algorithm:<24} {limit:>13} {expected:>17} {longest:>11} {most:>13} {used:>11}"
+        times = [*(duration(each or None) for each in asked), duration(max(row.longest_s for row in rows))]
+        lines.append([algorithm, *times, *(amount(each) if each else "-" for each in memory)])
+    if by_algorithm:
+        yield from laid_out(lines, 1, WIDTH)
     largest = max((total.memory_used for total in totals), default=0)
     if largest:
         mebibytes = -(-int(SPARE * largest) // (10 << 20)) * 10
@@ -285,7 +294,8 @@ class RecentFailures:
             return  # the jar counts it as cancelled
         encoded = value.pickle if type(value) is Pickled else b""
         text = headline(encoded) if encoded else in_one_line(value.type_name, value.text)
-        failure = RecentFailure(result.task_id, result.algorithm, result.host, text, now)
+        at = now - max(0.0, self.state.wall - result.finished)  # it may be from an earlier life of the master
+        failure = RecentFailure(result.task_id, result.algorithm, result.host, text, at)
         self._add(text.partition(":")[0], failure, encoded if len(encoded) <= EXAMPLE_BYTES else b"")
 
     def _add(self, kind: str, failure: RecentFailure, encoded: Buffer = b"") -> None:
