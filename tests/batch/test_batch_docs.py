@@ -47,13 +47,12 @@ def follow(system: Callable[..., subprocess.CompletedProcess[str]], folder: Path
         if block.is_file:
             write(folder, block)
             continue
-        commands = block.commands()
         script = block.text if block.language == "sh" else shlex.join(["python", "-c", block.text])
-        on = outside if any(command.words[1:2] == ["pack"] for command in commands) else system
+        on = outside if script.startswith("mwpy pack ") else system
         done = on("bash", "-ec", f"{path}\n{script}", cwd=folder, check=False)
         story = f"{script}\n{done.stdout}{done.stderr}"
         assert done.returncode == 0, f"exit code {done.returncode} of {story}"
-        missing = [line for command in commands for line in command.shown if line not in done.stdout.splitlines()]
+        missing = [line for line in block.output.splitlines() if line not in done.stdout.splitlines()]
         assert not missing, f"{missing} was not printed by {story}"
 
 
