@@ -106,7 +106,8 @@ def example(folder: Path) -> str:
 def options() -> str:
     """Return the page of all options, in the groups of the help."""
     known = {option.name: option for option in OPTIONS}
-    lines = ["# Options of the command line\n", "They can stand anywhere on the command line of a script, before `--`."]
+    where = "They can stand anywhere on the command line of a script that calls `mwpy.main()`, before `--`."
+    lines = ["# Options of the command line\n", where]
     for heading, name in re.findall(r"^(?:(\S.*):|  --mw-([a-z-]+).*)$", HELP, re.MULTILINE):
         if heading:
             lines.append(f"\n## {heading}\n")

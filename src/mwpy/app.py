@@ -176,7 +176,7 @@ def _require_file() -> None:
     if not script.can_run_elsewhere():
         raise UsageError(
             "mwpy.main() needs a script in a file, because the slaves run the same script: save it in a file, or write "
-            "`with mwpy.local_master() as mw:` here"
+            "`with mwpy.open() as mw:` here"
         )
 
 
@@ -418,10 +418,10 @@ def local_master(
         >>> total = sum(mw.map(lambda x: x * x, range(100)))   # doctest: +SKIP
         >>> mw.close()                                         # doctest: +SKIP
     """
-    REGISTRY.enter("mwpy.local_master()")
+    REGISTRY.enter("mwpy.open()")
     if script.is_imported_by_multiprocessing():
-        raise refusal("mwpy.local_master()", IN_AN_IMPORT)
-    check_keywords("mwpy.local_master()", ("slaves", *(local_master.__kwdefaults__ or ())), policy)
+        raise refusal("mwpy.open()", IN_AN_IMPORT)
+    check_keywords("mwpy.open()", ("slaves", *(local_master.__kwdefaults__ or ())), policy)
     options = Options.of(
         slave_max_tasks=slave_max_tasks,
         slave_max_memory=slave_max_memory,
@@ -458,7 +458,7 @@ def _local_master(
     """Start an agent, and import what the master needs while the agent starts."""
     from mwpy._roles.computation import start_local
 
-    computation = start_local(slaves, evolve(options, job_end=job_end(os.environ)), loaded)
+    computation = start_local(slaves, evolve(options, job_end=job_end(os.environ)), loaded, overseer)
     from mwpy._transport.codec import codec_of
     from mwpy.master import LocalMaster
 

@@ -758,7 +758,7 @@ class Executor(concurrent.futures.Executor):
             options = evolve(options, resource_file=str(path))
 
         def begin() -> tuple[MasterIo, Calls, Computation]:
-            computation = start_local(here, options, loaded)
+            computation = start_local(here, options, loaded, overseer)
             io = computation.access.io
             return io, Calls.of(io, codec_of(loaded), policy, _refuse_references), computation
 

@@ -308,5 +308,5 @@ def _prepare_process(agent_pid: int, fault: int) -> None:
 def _refuse_breakpoint(*_args: object, **_kwargs: object) -> NoReturn:
     raise UsageError(
         "breakpoint() in a task: a slave has no terminal for a debugger. Run the tasks in the master's process with "
-        f"--mw-local 0 or local_master(slaves=0), or set {BREAKPOINT_VARIABLE} to a debugger that needs no terminal"
+        f"--mw-local 0 or mwpy.open(slaves=0), or set {BREAKPOINT_VARIABLE} to a debugger that needs no terminal"
     )

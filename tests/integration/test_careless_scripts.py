@@ -79,7 +79,7 @@ def test_a_script_on_standard_input_is_refused(stage: Stage) -> None:
     text = (stage.folder / "script.py").read_text()
     piped = stage.run("", program=[sys.executable, "-"], script=text, code=2)
     assert "mwpy.main() needs a script in a file" in piped.err
-    assert "mwpy.local_master()" in piped.err
+    assert "mwpy.open()" in piped.err
 
 
 def test_main_in_an_interactive_interpreter_is_refused(stage: Stage) -> None:
@@ -90,7 +90,7 @@ def test_main_in_an_interactive_interpreter_is_refused(stage: Stage) -> None:
     assert interpreter.out.splitlines()[-3:] == ["code 2", "master []", "0"], (
         "without slaves, nothing must be loaded again"
     )
-    assert "mwpy.local_master()" in interpreter.err
+    assert "mwpy.open()" in interpreter.err
 
 
 @pytest.mark.parametrize("name", ["queue", "hashlib", "ctypes", "zmq"])
@@ -146,7 +146,10 @@ def test_a_script_without_guard_is_not_run_by_multiprocessing(stage: Stage, way:
     spawn = "__import__('multiprocessing').get_context('spawn').Process(target=abs).start()"
     here = f"with mwpy.local_master(slaves=1) as mw:\n    print('master [')\n    {spawn}"
     ended = run(stage, "mwpy.main(['--mw-local', '1'])" if way == "main" else here, f"{spawn} or 0")
-    assert f"mwpy.{way}() was called while multiprocessing imported the script" in ended.err
+    assert (
+        f"mwpy.{'main' if way == 'main' else 'open'}() was called while multiprocessing imported the script"
+        in ended.err
+    )
     assert ended.out.count("master [") == 1
     stage.no_process_left()
 
@@ -242,3 +245,45 @@ def test_a_computation_ends_with_its_code_if_standard_output_is_closed(stage: St
     )
     ended = stage.start("", program=["bash", "-c", f'"{sys.executable}" script.py >&-'])
     assert (ended.end(), ended.err) == (7, "")
+
+
+def test_options_of_the_command_line_are_refused_where_nobody_reads_them(stage: Stage) -> None:
+    """A script that opens its master itself has keywords."""
+    body = "with mwpy.open(slaves=1) as mw:\n        print(list(mw.map(abs, [-1])))"
+    code = f"import mwpy\nif __name__ == '__main__':\n    {body}"
+    path = stage.folder / "opens.py"
+    path.write_text(code)
+    ended = stage.run("", "--mw-local", "2", program=[sys.executable, str(path)], code=1)
+    assert "mwpy.UsageError: --mw-local: a script that opens its master itself" in ended.err
+    path.write_text(f"{code}\nif 0:\n    mwpy.main()")
+    assert stage.run("", "--mw-local", "2", program=[sys.executable, str(path)]).out == "[1]\n"
+    stage.no_process_left()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "start some with `{python} -m mwpy slave --mw-slave --mw-resource-file {file}`"),
+        ({"system": "local", "max_jobs": 1, "overseer_options": ["--command", "false"]}, "jobs: read {file}.overseer"),
+    ],
+    ids=["by hand", "overseer"],
+)
+def test_a_master_without_slaves_says_what_to_do(stage: Stage, arguments: dict[str, object], message: str) -> None:
+    opened = f"mwpy.open(resource_file={str(stage.resource)!r}, **{arguments})"
+    code = f"import mwpy\nwith {opened} as mw: list(mw.map(abs, [1]))"
+    waiting = stage.start("", program=[sys.executable, "-c", code])
+    expected = message.format(python=sys.executable, file=stage.resource)
+    until(lambda: "no slave is connected" in waiting.err, "the message")
+    assert expected in waiting.err.replace(" -B ", " ")
+
+
+def test_a_map_of_results_says_if_all_items_failed(stage: Stage) -> None:
+    code = (
+        "import mwpy\nwith mwpy.open(slaves=1) as mw:\n"
+        "    print(len([*mw.map_results(lambda a, b: 0, [(1, 2), (3, 4)])]), len([*mw.map_results(int, ['a', '1'])]))"
+    )
+    ended = stage.run("", program=[sys.executable, "-c", code])
+    assert ended.out == "2 2\n"
+    [line] = [line for line in ended.err.splitlines() if "items of the map" in line]
+    assert line.startswith("mwpy: all 2 items of the map of <lambda> failed, the first one with TypeError: ")
+    assert "mw.starmap_results passes its parts" in line

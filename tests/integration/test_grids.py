@@ -79,7 +79,7 @@ def test_tags_of_several_iterables_have_names(mw: mwpy.LocalMaster) -> None:
 
 def test_a_table_has_a_column_for_each_parameter(mw: mwpy.LocalMaster) -> None:
     pytest.importorskip("pandas")
-    first = ["task_id", "algorithm", "mass", "charge", "energy", "error_type"]
+    first = ["mass", "charge", "energy", "error_type", "error", "task_id"]
     calls: list[Iterator[mwpy.Result[Any]]] = [
         mw.map_results(energy, POINTS, ordered=True),
         mw.map_results(energy, *zip(*(point.values() for point in POINTS), strict=True), ordered=True),

@@ -44,7 +44,7 @@ def test_a_call_that_other_libraries_allow_says_what_to_write_here(mw: mwpy.Mast
     with pytest.raises(mwpy.UsageError, match=r"argument 3 of the map is 2, .* itertools.repeat\(2\) .* chunksize="):
         mw.map(abs, [1], 2)  # type: ignore[call-overload]
     for name in ("slave", "workers"):
-        with pytest.raises(mwpy.UsageError, match=rf"mwpy.local_master\(\) has no argument '{name}': write slaves"):
+        with pytest.raises(mwpy.UsageError, match=rf"mwpy.open\(\) has no argument '{name}': write slaves"):
             mwpy.local_master(**{name: 2})  # type: ignore[arg-type]
     [nested] = mw.map_results(lambda _: mwpy.local_master(), [1])
     with pytest.raises(mwpy.TaskFailed, match="A task that needs more tasks returns to the master what to submit next"):
@@ -516,7 +516,7 @@ def test_threads_can_have_a_master_each() -> None:
 
 def test_a_negative_number_of_slaves_is_refused() -> None:
     with (
-        pytest.raises(mwpy.UsageError, match="local_master cannot start -1 slaves: give 0 or more"),
+        pytest.raises(mwpy.UsageError, match=r"mwpy\.open cannot start -1 slaves: give 0 or more"),
         mwpy.local_master(slaves=-1),
     ):
         pass

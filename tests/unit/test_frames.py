@@ -33,7 +33,8 @@ def test_a_dict_has_everything_about_a_result() -> None:
 def test_a_table_has_a_row_for_each_result() -> None:
     pytest.importorskip("pandas")
     table = mwpy.to_frame(iter([result(1, "a", 10), failed(2, "b")]))
-    assert list(table.columns) == list(result(1).to_dict())
+    assert sorted(table.columns) == sorted(result(1).to_dict())
+    assert list(table.columns)[:4] == ["tag", "value", "error_type", "error"]
     assert table.task_id.tolist() == [1, 2]
     assert table.tag.tolist() == ["a", "b"]
     assert table.error_type.tolist()[1] == "ZeroDivisionError"
@@ -45,7 +46,7 @@ def test_the_keys_of_dicts_become_columns() -> None:
     pytest.importorskip("pandas")
     rows = [result(1, {"x": 1, "y": 2}, {"z": 3}), failed(2, {"x": 5}), result(3, {"x": 6, "y": 7}, {"z": 8})]
     table = mwpy.to_frame(rows)
-    assert list(table.columns)[:6] == ["task_id", "algorithm", "x", "y", "z", "error_type"]
+    assert list(table.columns)[:6] == ["x", "y", "z", "error_type", "error", "task_id"]
     assert table.x.tolist() == [1, 5, 6]
     assert table.y.isna().tolist() == [False, True, False]
     assert table.z.dropna().tolist() == [3, 8]
@@ -59,7 +60,7 @@ class Point(NamedTuple):
 def test_the_fields_of_named_tuples_become_columns() -> None:
     pytest.importorskip("pandas")
     table = mwpy.to_frame([result(1, Point(1, "a"), Point(2, "b")), result(2, (3, "c"), 5)])
-    assert list(table.columns)[:8] == ["task_id", "algorithm", "tag", "x", "tag.host", "value", "value.x", "value.host"]
+    assert list(table.columns)[:6] == ["tag", "x", "tag.host", "value", "value.x", "value.host"]
     assert table["tag.host"].tolist()[0] == "a"
     assert table["tag"].tolist()[1] == (3, "c")
 
@@ -68,10 +69,25 @@ def test_a_key_that_is_the_name_of_another_column_gets_a_prefix() -> None:
     pytest.importorskip("pandas")
     rows = [result(1, {"host": 1, "x": 2, 3: 4}, {"x": 5, "value": 6, "3": 7}), result(2, "plain", 8)]
     table = mwpy.to_frame(rows)
-    expected = ["task_id", "algorithm", "tag", "tag.host", "x", "3", "value", "value.x", "value.value", "value.3"]
-    assert list(table.columns)[:10] == expected
+    expected = ["tag", "tag.host", "x", "3", "value", "value.x", "value.value", "value.3"]
+    assert list(table.columns)[:8] == expected
     assert table["tag"].tolist()[1] == "plain"
     assert table["value"].tolist()[1] == 8
+
+
+def test_results_that_were_read_before_are_no_empty_table() -> None:
+    pytest.importorskip("pandas")
+    results = (each for each in [result(1, "a", 10)])
+    assert len(mwpy.to_frame(results)) == 1
+    with pytest.raises(UsageError, match="these results were read before"):
+        mwpy.to_frame(results)
+
+
+def test_the_remedy_of_a_failure_is_in_its_row() -> None:
+    row = failed(8)
+    assert row.error is not None
+    row.error.remedy = "divide by something else"
+    assert row.to_dict()["error"] == "division by zero (divide by something else)"
 
 
 def test_an_unrunnable_task_has_a_row_too() -> None:

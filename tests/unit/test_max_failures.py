@@ -64,9 +64,7 @@ def test_the_option_is_for_the_whole_computation() -> None:
 
 def test_a_task_has_no_such_policy_and_the_error_says_where_it_belongs() -> None:
     policy: Policies = {"max_failures": 3}  # type: ignore[typeddict-unknown-key]
-    with pytest.raises(
-        UsageError, match=r"give it to mw.map_results or mw.as_completed, or for all to mwpy.local_master"
-    ):
+    with pytest.raises(UsageError, match=r"give it to mw.map_results or mw.as_completed, or for all to mwpy.open"):
         TaskPolicy.of(**policy)
 
 

@@ -17,7 +17,7 @@ from attrs import define, frozen
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mwpy._core.master.state import CancelTasks, Running
+from mwpy._core.master.state import UNLESS_QUEUED, CancelTasks, Running
 from mwpy._roles.definitions import setup_of
 from mwpy._roles.inbox import FORKED, Access, HeldResults, Inbox
 from mwpy._roles.replay import look_in
@@ -25,7 +25,7 @@ from mwpy._roles.submission import Calls
 from mwpy._system import clock, forks, live_line, process
 from mwpy._system.packages import module_path
 from mwpy._system.process import agent_command, count_cores, log_levels
-from mwpy._system.script import LoadedScript
+from mwpy._system.script import LoadedScript, mentions_main
 from mwpy._transport.codec import Codec, codec_of
 from mwpy._transport.error_texts import encodable
 from mwpy._transport.local_link import LocalMasterLink
@@ -334,6 +334,7 @@ def start(
     local_slaves: int,
     codec: Callable[[], Codec],
     environment: dict[str, str] | None = None,
+    advice: str = "",
 ) -> Computation:
     """Start a master: bind, write the resource file, start the local agent.
 
@@ -347,6 +348,7 @@ def start(
         local_slaves: how many slaves to start here; 0 for none.
         codec: makes what pickles the set-up of agents.
         environment: variables for the local agent.
+        advice: how slaves can be started, for the message that none is connected; empty for the usual ways.
 
     Raises:
         MwpyError: it cannot start; the message says what to change.
@@ -374,7 +376,7 @@ def start(
         from mwpy._roles import master_io
 
         audit = open_audit()
-        core = _new_core(options, generation, connections, audit, codec())
+        core = _new_core(options, generation, connections, audit, codec(), advice or _advice(options, slave_command))
         if store is not None:
             read_into(core, store, options)
         if local_slaves and first is None:  # not before the file was read, because an agent gives up after some seconds
@@ -402,7 +404,7 @@ def start(
 
 
 def _new_core(
-    options: Options, generation: str, connections: Connections, audit: AuditFile, codec: Codec
+    options: Options, generation: str, connections: Connections, audit: AuditFile, codec: Codec, advice: str
 ) -> MasterCore:
     """Make the core, and say so if there is room for few agents only."""
     from mwpy._core.master.core import MasterCore
@@ -417,8 +419,16 @@ def _new_core(
             f"(ulimit -n) if you need more, or start agents with more slaves each (--mw-slave-processes)"
         )
         audit.write([Notice(notice)], clock.wall())
-    limits = {"max_agents": room, "max_open_files": files}
-    return MasterCore(replace(_with_setup(settings, codec), **limits, log_levels=log_levels()))
+    settings = replace(_with_setup(settings, codec), log_levels=log_levels(), max_agents=room, max_open_files=files)
+    return MasterCore(replace(settings, advice=advice or settings.advice))
+
+
+def _advice(options: Options, slave_command: Sequence[str]) -> str:
+    """How slaves can be started; empty if nobody has said where they find the master."""
+    if options.resource_file is None:
+        return ""
+    by_overseer = shlex.join(["mwpy", "oversee", os.path.abspath(options.resource_file), "--with", "SYSTEM"])
+    return f"{UNLESS_QUEUED}, start some with `{shlex.join(slave_command)}`, or with `{by_overseer}`"
 
 
 def _with_setup(settings: MasterSettings, codec: Codec) -> MasterSettings:
@@ -442,7 +452,7 @@ def start_own_slave(options: Options, audit: AuditFile, codec: Codec) -> Computa
     if options.run_database is not None:
         raise UsageError(
             "a run database needs a slave, because tasks in the master's process are for debugging: start at least one "
-            "(--mw-local 1, or local_master(slaves=1)), or give no run database"
+            "(--mw-local 1, or mwpy.open(slaves=1)), or give no run database"
         )
     from mwpy._core.master.core import MasterCore
     from mwpy._roles import master_io
@@ -491,23 +501,32 @@ class MasterParts:
 # The start of a master that `mwpy.main` does not start: its slaves load the script, if they can.
 
 
-def start_local(slaves: int | None, options: Options, script: LoadedScript | None) -> Computation:
+def start_local(
+    slaves: int | None, options: Options, script: LoadedScript | None, overseer: OwnOverseer | None = None
+) -> Computation:
     """Start a master with slaves on this machine. The thread that calls this is its owner.
 
     Args:
         slaves: how many; None for one per core, 0 for tasks in this process. With a resource file, 0 starts none.
         script: what the slaves load; None for nothing.
+        overseer: the overseer that the master will start; None for none.
 
     Raises:
         UsageError: the number is negative, or no whole number.
         MwpyError: it cannot start.
     """
+    ignored = [word for word in sys.argv[1:] if word.startswith("--mw-")]
+    if ignored and not mentions_main(sys.argv[0]):
+        raise UsageError(
+            f"{ignored[0]}: a script that opens its master itself, without mwpy.main(), has no such options: write "
+            f"keywords, such as mwpy.open(slaves=2, run_database='run.db')"
+        )
     try:
         slaves = None if slaves is None else index(slaves)
     except TypeError:
         raise UsageError(f"slaves={slaves!r}: give a whole number, or None for one slave per core") from None
     if slaves is not None and slaves < 0:
-        raise UsageError(f"local_master cannot start {slaves} slaves: give 0 or more, or None for one per core")
+        raise UsageError(f"mwpy.open cannot start {slaves} slaves: give 0 or more, or None for one per core")
     file = options.resource_file
     if slaves == 0 and file is None:
         return start_own_slave(options, _without_a_file(), codec_of(script))
@@ -526,6 +545,9 @@ def start_local(slaves: int | None, options: Options, script: LoadedScript | Non
         local_slaves=count_cores() if slaves is None else slaves,
         codec=lambda: codec_of(script),
         environment=environment,
+        advice=""
+        if overseer is None
+        else f"The overseer of this master submits jobs: {overseer.log} says what it does",
     )
 
 
@@ -568,6 +590,11 @@ class OwnOverseer:
     _child: process.Child | None = None
 
     @property
+    def log(self) -> str:
+        """The file with what it writes."""
+        return f"{self.path}{LOG}"
+
+    @property
     def _command(self) -> list[str]:
         return [sys.executable, *AGENT[:-1], "oversee", self.path, "--with", self.system, *self.options]
 
@@ -578,7 +605,7 @@ class OwnOverseer:
             OSError: it cannot be started, or its log file cannot be written.
         """
         own = ["--max", str(self.max_jobs), "--parent", str(os.getpid())]
-        with open(f"{self.path}{LOG}", "wb") as log:
+        with open(self.log, "wb") as log:
             environment = {MODULE_PATH: self.modules}
             self._child = process.start([*self._command, *own], environment=environment, output=(log, log))
 

@@ -75,11 +75,11 @@ if TYPE_CHECKING:
 
 USED_BY_A_TASK = "a task cannot use the master: return from the task what the master should do"
 
-OVER = "the computation is over, and so is this master: start another (mwpy.local_master, mwpy.main)"
+OVER = "the computation is over, and so is this master: start another (mwpy.open, mwpy.main)"
 
 FORKED = (
     "this process was forked from the process of the master and has only a copy of the master: use the master in the "
-    "process that made it, or start another one here with mwpy.local_master"
+    "process that made it, or start another one here with mwpy.open"
 )
 
 
@@ -127,7 +127,7 @@ class Access(threading.local):
         refusal = _Refusal(
             f"this master belongs to the thread {owner.name}, and the thread {here.name} uses it: let {owner.name} do "
             f"this, give the other threads an executor of this master (mw.executor), or start a master in each thread "
-            f"with mwpy.local_master"
+            f"with mwpy.open"
         )
         self.drive = drive
         self.usable = here is owner

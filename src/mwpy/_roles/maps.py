@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, SupportsIndex
 from attrs import Factory, define
 
 from mwpy._core.master.dispatch import learn
-from mwpy._core.master.state import CancelTasks, MasterSettings, Running
+from mwpy._core.master.state import CancelTasks, MasterSettings, Running, Tell
 from mwpy._roles.inbox import Access, Inbox
 from mwpy._roles.progress import Figures, Progress
 from mwpy._roles.submission import Calls, EncodedCall, Terms
@@ -19,7 +19,7 @@ from mwpy._roles.users import User
 from mwpy._system import clock
 from mwpy._transport.codec import Codec, any_large
 from mwpy._values.bounds import LARGE_BYTES
-from mwpy._values.errors import TaskCancelled, TooManyFailures, UsageError
+from mwpy._values.errors import TaskCancelled, TaskFailed, TooManyFailures, UsageError
 from mwpy._values.groups import ARGUMENTS, ROWS, Ended, PackedCalls, Stretch, count_of
 from mwpy._values.items import Grid, KeywordItems, namer_of
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN
@@ -313,6 +313,9 @@ READ_S = 0.05
 """Seconds after which reading items stops if results wait. So a slow iterable does not hold back the results of the
 items that it has given already, and the call of a map returns soon."""
 
+ALL_FAILED = 2
+"""From this many items on, a map of results says that all of them failed."""
+
 READ_EVERY = 100
 """After this many results, a map reads more items. So slaves stay busy while the user works on the results."""
 
@@ -439,6 +442,7 @@ class MapRun:
         self._failed = 0
         """How many results are failures, if there is a limit."""
         self._num_failed = 0
+        self._first_failure: TaskFailed | None = None
         """How many results are failures, also those after the stop."""
         self._num_reused = 0
         """How many results are from the run database."""
@@ -534,6 +538,7 @@ class MapRun:
                 raise self._stopped
             if source.error is not None:
                 raise source.error
+            self._say_if_all_failed()
         finally:
             # no interrupt comes before the end of the third line, so an interrupt cannot leave the tasks running
             self.closed = True
@@ -545,6 +550,14 @@ class MapRun:
                     shown.end(self.progress)
             finally:  # what has submitted tasks remembers their last owner, which should not keep the master
                 del self.access, self.inbox, self.calls
+
+    def _say_if_all_failed(self) -> None:
+        """Results are rows of a table, in which nobody may look at the column of errors."""
+        error = self._first_failure
+        if error is not None and self._num_failed == self._submitted >= ALL_FAILED:
+            remedy = f" ({error.remedy})" if error.remedy else ""
+            text = f"all {self._submitted} items of the map of {error.algorithm} failed, the first one with "
+            self.access.io.command(Tell(f"{text}{error.type_name}: {error.text}{remedy}"))
 
     def _figures(self) -> Figures:
         """How far the run is."""
@@ -721,6 +734,7 @@ class MapRun:
                 if failed(given):
                     self._num_failed += 1
                     self._explain(given)
+                    self._first_failure = self._first_failure or given.error
                 self._num_reused += stored_at(given) is not None
                 if self.max_failures is not None and failed(given):
                     self._count_failure(given, self.max_failures)

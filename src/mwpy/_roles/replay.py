@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import define
@@ -94,12 +95,12 @@ def replay(task_id: int) -> Any:
 
 
 FIXED = (
-    "task_id",
-    "algorithm",
     "tag",
     "value",
     "error_type",
     "error",
+    "task_id",
+    "algorithm",
     "slave",
     "host",
     "attempts",
@@ -107,21 +108,25 @@ FIXED = (
     "finished",
     "compute_seconds",
 )
-"""The keys of `Result.to_dict`."""
+"""The keys of `Result.to_dict`, in the order of the columns."""
+
+SPREAD = ("tag", "value")
+"""Those of them that may be several columns."""
 
 
 def to_frame(results: Iterable[Result[Any] | UnrunnableTask]) -> Any:
     """Return a table of results as a `pandas.DataFrame`, with one row for each.
 
-    The columns are the keys of `Result.to_dict()`. If tags (the items of a map) are dicts or named tuples, each of
-    their keys is a column in place of `tag`; likewise for values and `value`. A key that is the name of another column
-    gets `tag.` or `value.` in front.
+    The columns are the keys of `Result.to_dict()`: first `tag`, `value`, `error_type` and `error`. If tags (items of
+    maps) are dicts or named tuples, each of their keys is a column in place of `tag`; likewise for values and `value`.
+    A key that is the name of another column gets `tag.` or `value.` in front.
 
     Args:
         results: results of any kind, such as a map of results; tasks that are unrunnable, too.
 
     Raises:
-        UsageError: pandas is not installed, or something in `results` is no result; the caller's fault.
+        UsageError: pandas is not installed, something in `results` is no result, or they were read before; the
+            caller's fault.
 
     Examples:
         >>> table = mwpy.to_frame(mw.map_results(simulate, settings))  # doctest: +SKIP
@@ -134,11 +139,16 @@ def to_frame(results: Iterable[Result[Any] | UnrunnableTask]) -> Any:
             f"mwpy.to_frame needs pandas, which cannot be imported here ({error}): install it with `pip install "
             f"pandas`, or use [result.to_dict() for result in results]"
         ) from error
+    if isinstance(results, Generator) and inspect.getgeneratorstate(results) == inspect.GEN_CLOSED:
+        raise UsageError(
+            "mwpy.to_frame: these results were read before, and a map gives each result once: keep the table, or a "
+            "list of the results"
+        )
     rows = [*map(_row, results)]
-    columns = {name: [row[name] for row in rows] for name in FIXED[:2]}
-    for name in ("tag", "value"):
+    columns: dict[str, list[Any]] = {}
+    for name in SPREAD:
         columns.update(_spread(name, rows, {*columns, *FIXED}))
-    columns |= {name: [row[name] for row in rows] for name in FIXED[4:]}
+    columns |= {name: [row[name] for row in rows] for name in FIXED[len(SPREAD) :]}
     return pd.DataFrame(columns)
 
 
@@ -151,7 +161,7 @@ def _row(result: Result[Any] | UnrunnableTask) -> dict[str, Any]:
             f"mw.map_results(...) or mw.as_completed(...)"
         )
     row = result.to_dict()
-    for name in ("tag", "value"):
+    for name in SPREAD:
         if isinstance(row[name], tuple) and hasattr(row[name], "_asdict"):
             row[name] = row[name]._asdict()
     return row

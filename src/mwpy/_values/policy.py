@@ -163,7 +163,7 @@ class TaskPolicy(Struct, frozen=True):
             if name == "max_failures":
                 raise UsageError(
                     "max_failures is no policy of a task: give it to mw.map_results or mw.as_completed, or for all to "
-                    "mwpy.local_master or as --mw-max-failures; other maps end at their first failure"
+                    "mwpy.open or as --mw-max-failures; other maps end at their first failure"
                 )
             if name not in _CHECKS:
                 remedy = remedy_for(name, value, _CHECKS) or f"the policies are {', '.join(_CHECKS)} (and tag)"

@@ -212,7 +212,7 @@ class Result(Struct, Generic[R], eq=False):
             "tag": self.tag,
             "value": None if error is not None else self.value,
             "error_type": None if error is None else error.type_name,
-            "error": None if error is None else error.text,
+            "error": None if error is None else f"{error.text} ({error.remedy})" if error.remedy else error.text,
             "slave": self.sid,
             "host": self.host,
             "attempts": self.attempts,

@@ -127,7 +127,7 @@ class Logs:
 
 UNLIMITED = (
     "the limits of tasks (seconds_max, memory_max) do not hold here, because tasks run in the process of the master. "
-    "Use at least one slave (--mw-local 1, or local_master(slaves=1)) to have them enforced"
+    "Use at least one slave (--mw-local 1, or mwpy.open(slaves=1)) to have them enforced"
 )
 
 UNDONE = (

@@ -26,7 +26,7 @@ from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.losses import Losses
 from mwpy._core.master.members import SERVING, ConnectedAgent, ConnectedSlave, absent, num_present
 from mwpy._core.master.spans import Span
-from mwpy._core.master.state import MasterState, Waiting
+from mwpy._core.master.state import UNLESS_QUEUED, MasterState, Waiting
 from mwpy._core.master.totals import RecentFailures, Stop, Totals, short
 from mwpy._core.pauses import Pause, between_messages
 from mwpy._values import messages, records
@@ -46,7 +46,6 @@ ROUNDING_S = 1e-6
 LOOK_AGAIN_S = 1.0
 """Seconds after progress until the watch checks for progress again."""
 
-UNLESS_QUEUED = "If none is queued in a batch system"
 """The master does not see the queues of batch systems, so it does not know whether slaves will come from there."""
 
 
@@ -235,8 +234,7 @@ class Silence:
             return f"All agents left, most often ({times}) because: {reason}. {again}"
         if only_here:
             return "The slaves on this machine are not ready: if no message above says why, wait, or start it again"
-        by_hand, by_overseer = "python APP --mw-slave --mw-resource-file FILE", "mwpy oversee FILE --with SYSTEM"
-        return f"{UNLESS_QUEUED}, start some with `{by_hand}`, or with `{by_overseer}`"
+        return self.state.settings.advice
 
 
 # Reports tasks that run for long, because a task may hang, and mwpy has no limit for its time.

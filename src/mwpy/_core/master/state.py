@@ -336,6 +336,9 @@ class Notices:
         return [missing, text]
 
 
+UNLESS_QUEUED = "If none is queued in a batch system"
+
+
 class MasterSettings(Struct, frozen=True):
     """The options that the core uses; `_values/options.py` describes them."""
 
@@ -372,6 +375,11 @@ class MasterSettings(Struct, frozen=True):
     """What each agent runs before its first slave starts; None for nothing."""
     set_up_stops: bool = False
     """Whether the run ends if this fails on a host. If not, the host is excluded."""
+    advice: str = (
+        f"{UNLESS_QUEUED}, start some with `python APP --mw-slave --mw-resource-file FILE`, or with `mwpy oversee FILE "
+        "--with SYSTEM`"
+    )
+    """How to start slaves if none is there."""
     run_offers: dict[str, int] = field(default_factory=dict)
     """The amounts that the whole run has, by name; those of agents do not count for these names."""
 
