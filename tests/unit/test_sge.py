@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -174,10 +175,13 @@ def test_the_shell_of_a_job_writes_how_the_agent_ended(tmp_path: Path) -> None:
     assert edge._ends.outcome("7.3") is None, "the second run of a job, whose shell was killed, has left nothing"
 
 
+@pytest.mark.parametrize("send", [os.killpg, os.kill], ids=["to all processes", "to the shell"])
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM], ids=lambda each: each.name)
-def test_an_agent_gets_sigterm_when_grid_engine_announces_the_end(tmp_path: Path, number: signal.Signals) -> None:
-    """The signal comes to all processes of the job. The exit code is that of the agent."""
-    agent = "trap 'echo asked; exit 5' TERM; echo up; while :; do sleep 0.05; done"
+def test_an_agent_gets_sigterm_when_the_end_of_its_job_is_announced(
+    tmp_path: Path, number: signal.Signals, send: Callable[[int, int], None]
+) -> None:
+    """Grid Engine sends the signal to all processes of the job. The exit code is that of the agent."""
+    agent = "trap 'trap \"\" TERM; echo asked; exit 5' TERM; echo up; while :; do sleep 0.05; done"
     job = subprocess.Popen(
         ["/bin/sh", "-c", script(launch(agent, tmp_path))],
         env={"JOB_ID": "7", "SGE_TASK_ID": "3", "HOSTNAME": "n1", "PATH": "/usr/bin:/bin"},
@@ -186,7 +190,7 @@ def test_an_agent_gets_sigterm_when_grid_engine_announces_the_end(tmp_path: Path
     )
     assert job.stdout is not None
     assert job.stdout.readline() == b"up\n"
-    os.killpg(job.pid, number)
+    send(job.pid, number)
     assert job.stdout.read() == b"asked\n"
     assert job.wait() == 5
     job.stdout.close()

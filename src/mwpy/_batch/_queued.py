@@ -36,17 +36,16 @@ NAMED = "the overseer finds its jobs by their name; --job-name puts yours before
 SUPERVISE = """\
 rm -f "$mwpy_logs.end"
 mwpy_begun=$(date +%s)
-trap 'mwpy_again=1; kill -TERM "$!"' USR1 USR2
-trap 'mwpy_again=1' TERM
+trap 'mwpy_again=1; kill -TERM "$!" 2>/dev/null' USR1 USR2 TERM
 (trap '' USR1 USR2; exec {agent}) &
 while mwpy_again=; wait "$!"; mwpy_code=$?; [ "$mwpy_again" ] && [ "$mwpy_code" -gt 128 ]; do :; done
 echo "$mwpy_code $(($(date +%s) - mwpy_begun)) {host}" >"$mwpy_logs.new" && mv "$mwpy_logs.new" "$mwpy_logs.end"
 exit "$mwpy_code"
 """
 """Runs the agent, and writes its exit code, its seconds and its machine. Grid Engine announces the end of a job by
-SIGUSR1 or SIGUSR2 to all its processes: the agent gets SIGTERM instead. PBS sends SIGTERM to the agent, too. A signal
-interrupts `wait`, which is then called again. A job that runs again has the same id, so it removes the file of its
-first run."""
+SIGUSR1 or SIGUSR2 to all its processes: the agent gets SIGTERM instead. Where only the shell gets SIGTERM, the agent
+gets it from the shell. PBS sends it to both; a second one changes nothing in the agent. A signal interrupts `wait`,
+which is then called again. A job that runs again has the same id, so it removes the file of its first run."""
 
 
 def run(

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -104,19 +105,8 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     add("--ssh-options", type=shlex.split, default=[], metavar="'-F FILE ...'", help="options for ssh itself")
 
 
-USED_BY = {
-    "memory": ("htcondor",),
-    "disk": ("htcondor",),
-    "transfer": ("htcondor",),
-    "hosts": ("ssh",),
-    "ssh_options": ("ssh",),
-    "line": ("htcondor", "slurm", "sge", "pbs"),
-    "job_name": ("htcondor", "slurm", "sge", "pbs"),
-    "account": ("htcondor", "slurm", "sge", "pbs"),
-    "queue": ("slurm", "sge", "pbs"),
-    "log_dir": ("htcondor", "slurm", "sge", "pbs", "local"),
-}
-"""The options of a job that only some batch systems use, and these systems."""
+QUEUED = ("htcondor", "slurm", "sge", "pbs")
+"""The batch systems with a queue and a language of their own; see `batch_module`."""
 
 IN_OWN_WORDS = {
     ("account", "htcondor"): "accounting_group = {}",
@@ -128,6 +118,20 @@ IN_OWN_WORDS = {
     ("queue", "pbs"): "-q {}",
 }
 """Options in the language of each batch system."""
+
+USED_BY = {
+    "memory": ("htcondor",),
+    "disk": ("htcondor",),
+    "transfer": ("htcondor",),
+    "hosts": ("ssh",),
+    "ssh_options": ("ssh",),
+    "line": QUEUED,
+    "job_name": QUEUED,
+    "account": tuple(system for name, system in IN_OWN_WORDS if name == "account"),
+    "queue": tuple(system for name, system in IN_OWN_WORDS if name == "queue"),
+    "log_dir": (*QUEUED, "local"),
+}
+"""The options of a job that only some batch systems use, and these systems."""
 
 INSTEAD = {
     ("queue", "htcondor"): ", because HTCondor has no queues; write --line='requirements = ...' to choose machines",
@@ -146,6 +150,11 @@ def lines(arguments: argparse.Namespace) -> tuple[str, ...]:
     return (*(line.format(value) for line, name in own if (value := getattr(arguments, name))), *arguments.line)
 
 
+def batch_module(system: str) -> Any:
+    """The module of a batch system with a queue: it has `check_lines` and `time_limit_s` for the user's lines."""
+    return import_module(f"mwpy._batch.{system}")
+
+
 def batch_system(arguments: argparse.Namespace) -> Batch:
     """Make the batch system that `--with` names; without it, this machine.
 
@@ -159,26 +168,24 @@ def batch_system(arguments: argparse.Namespace) -> Batch:
             where = "without --with" if arguments.system is None else f"with --with {system}"
             able = " or ".join(f"--with {each}" for each in systems)
             raise UsageError(f"{option} has no effect {where}, only with {able}{INSTEAD.get((name, system), '')}")
+    if system in QUEUED:
+        batch_module(system).check_lines(arguments.line)
     match system:  # each system is imported only when it is used
         case "htcondor":
             from mwpy._batch import htcondor
 
-            htcondor.check_lines(arguments.line)
             return htcondor.HTCondor(arguments.memory or "1GB", arguments.disk or "1GB", arguments.transfer)
         case "slurm":
             from mwpy._batch import slurm
 
-            slurm.check_lines(arguments.line)
             return slurm.Slurm()
         case "sge":
             from mwpy._batch import sge
 
-            sge.check_lines(arguments.line)
             return sge.GridEngine()
         case "pbs":
             from mwpy._batch import pbs
 
-            pbs.check_lines(arguments.line)
             return pbs.Pbs()
         case "ssh":
             from mwpy._batch.ssh import Ssh
