@@ -264,7 +264,10 @@ def test_options_of_the_command_line_are_refused_where_nobody_reads_them(stage: 
     ("arguments", "message"),
     [
         ({}, "start some with `{python} -m mwpy slave --mw-slave --mw-resource-file {file}`"),
-        ({"system": "local", "max_jobs": 1, "overseer_options": ["--command", "false"]}, "jobs: {file}.overseer says what it does"),
+        (
+            {"system": "local", "max_jobs": 1, "overseer_options": ["--command", "false"]},
+            ": {file}.overseer says what it does",
+        ),
     ],
     ids=["by hand", "overseer"],
 )
