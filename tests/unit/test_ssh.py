@@ -33,7 +33,7 @@ def test_a_hosts_file_names_hosts_with_slots_and_interpreters(tmp_path: Path) ->
         ("ok\n-oProxyCommand=x", "line 2: -oProxyCommand=x is not a host: write HOST"),
         ("slots=3", "line 1: slots=3 is not a host"),
         ("../a", r"line 1: \.\./a is not a host"),
-        ("a slots=0", "line 1: slots=0 must be a whole number, 1 or more"),
+        ("a slots=-1", "line 1: slots=-1 must be a whole number"),
         ("a slots=many", "line 1: slots=many must be a whole number"),
         ("a slots", "line 1: slots is not understood: write slots=N or python=PATH"),
         ("a color=red", "line 1: color=red is not understood"),
