@@ -227,7 +227,7 @@ class Folder:
         requests = [name for name in names if ".request-" in name]
         keeper = self.keeper_uid()
         found = []
-        for name in names:
+        for name in dict.fromkeys(name.removesuffix(".run") for name in names):
             if re.fullmatch(r"\d{4,9}", name):
                 with suppress(FileNotFoundError):  # it was just removed
                     found.append(self._entry(name, [each for each in requests if each.startswith(f"{name}.")], keeper))
@@ -247,9 +247,12 @@ class Folder:
 
     def _entry(self, name: str, requests: list[str], keeper: int | None) -> Entry:
         path = self.path / name
-        entry = Entry(int(name), path, path.lstat().st_uid)
+        is_removed = not path.exists()
+        entry = Entry(int(name), path, (path.with_name(f"{name}.run") if is_removed else path).lstat().st_uid)
         asked = self._read(path / ENTRY, Asked)
-        if isinstance(asked, str):
+        if is_removed:
+            entry.fault = f"{path} was removed"
+        elif isinstance(asked, str):
             entry.fault = f"damaged: {asked}"
         else:
             entry.asked, entry.priority = asked, asked.priority

@@ -218,6 +218,8 @@ def divide(claims: Sequence[Claim], places: int) -> dict[int, int]:
             first = min(able, key=lambda index: (gets[order[index].user], order[index].user))
             gets[order[first].user] += 1
             left[first] -= 1
+    while gets and gets.total() < places:  # nobody needs them now
+        gets[min(gets, key=lambda user: (gets[user], user))] += 1
     return dict(gets)
 
 

@@ -1,0 +1,136 @@
+"""Keeps a queue: decides again and again which entries run, and with how many places, and logs what happens."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+from attrs import Factory, define
+from msgspec import Struct
+
+from mwpy._batch.ssh import HostLine, read_hosts
+from mwpy._system import clock
+from mwpy._values.errors import UsageError
+from mwpy.queue.folder import Decision, Entry, Folder, Work, beat, user_name
+from mwpy.queue.order import Claim, Rules, State, Turn, decide, divide, grant, place
+from mwpy.queue.worker import Worker, locked, loop, say
+
+MANY = 1000
+"""How many slaves a batch system may have, by default."""
+
+
+class Options(Struct, frozen=True):
+    """The options of a keeper; `mwpy queue --help` describes each."""
+
+    system: str
+    max: int | None
+    hosts: Path | None
+    rules: Rules
+    run_as_keeper: bool
+    oversee: Sequence[str]
+    interval_s: float
+
+
+@define(eq=False)
+class Keeper:
+    """Decides for a queue, and works for its own user."""
+
+    _folder: Folder
+    _options: Options
+    _worker: Worker
+    _lines: list[HostLine] = Factory(list)
+    _decision: Decision | None = None
+
+    def look(self) -> None:
+        """Look at the folder once, decide, and do it.
+
+        Raises:
+            OSError: the folder cannot be used now.
+        """
+        former = self._decision or self._folder.decision() or Decision("", self._options.rules)
+        entries = self._folder.entries()
+        now = self._worker.beat(entries)
+        works = self._folder.workers(now)
+        users = {each.uid for each in entries if self._worker.is_mine(each)} | {*works}
+        candidates = [each.candidate(former.turns.get(str(each.number))) for each in entries]
+        turns = decide(candidates, self._options.rules, now, users, str(self._folder.path))
+        made = Decision(
+            f"process {os.getpid()} on {platform.node()}",
+            self._options.rules,
+            {str(number): turn for number, turn in turns.items()},
+            max([former.last, *turns]),
+            self._options.system,
+        )
+        self._share(made, former, entries, works)
+        for line in self._news(entries, former, made):
+            self._folder.log({"time": clock.date(now), **line})
+        beat(self._folder.path / "turn.json", made, self._decision)
+        self._decision = made
+        self._worker.step(entries, made, now)
+
+    def _share(self, made: Decision, former: Decision, entries: Sequence[Entry], works: dict[int, Work]) -> None:
+        """Decide how many places each user has, and where."""
+        claims = []
+        for each in entries:
+            if made.turns[str(each.number)].state is State.RUNNING:
+                user = os.geteuid() if self._worker.is_mine(each) else each.uid
+                wants = works[user].wants.get(str(each.number), 1) if user in works else 1
+                claims.append(Claim(user, each.priority, wants))
+        slots = {each.name: each.slots or 0 for each in self._lines}
+        most = self._options.max or sum(slots.values())
+        most = most or ((os.cpu_count() or 1) if made.system == "local" else MANY)
+        used = {user: work.used for user, work in works.items()}
+        had = {int(user): count for user, count in former.places.items()}
+        granted = grant(divide(claims, most), had, used, most)
+        made.places = {str(user): count for user, count in granted.items()}
+        if slots:
+            before = {int(user): hosts for user, hosts in former.hosts.items() if user}
+            placed = place(granted, slots, before)
+            made.hosts = {"": slots, **{str(user): hosts for user, hosts in placed.items()}}
+            made.pythons = {each.name: each.python for each in self._lines if each.python}
+
+    def _news(self, entries: Sequence[Entry], former: Decision, made: Decision) -> list[dict[str, object]]:
+        """Return what has happened since the last decision, for the log."""
+        found: list[dict[str, object]] = []
+        for each in entries:
+            before = former.turns.get(str(each.number))
+            now = made.turns[str(each.number)]
+            about = {"entry": each.number, "user": user_name(each.uid), "name": each.asked.name}
+            if before is None:
+                found.append({**about, "what": "added", "words": each.asked.words, "priority": each.priority})
+            elif before.priority != now.priority:
+                found.append({**about, "what": "moved", "priority": now.priority})
+            if now.state is not (before or Turn(State.WAITING)).state:
+                found.append({**about, "what": now.state.value, "reason": now.reason})
+        present = {str(each.number) for each in entries}
+        found += [{"entry": int(number), "what": "removed"} for number in former.turns if number not in present]
+        return found
+
+
+def run(folder: Folder, options: Options, page: str | None) -> int:
+    """Keep a queue until this process is stopped. Return the exit code.
+
+    Raises:
+        UsageError: another keeper runs, or an option is wrong.
+    """
+    lines: list[HostLine] = []
+    if options.system == "ssh":
+        if options.hosts is None:
+            raise UsageError("--with ssh needs --hosts FILE, with a line `HOST slots=N` for each machine")
+        lines = read_hosts(options.hosts)
+        if missing := [each.name for each in lines if each.slots is None]:
+            raise UsageError(f"{options.hosts} says no slots for {missing[0]}: write `{missing[0]} slots=N`")
+    elif options.hosts is not None:
+        raise UsageError("--hosts has no effect without --with ssh")
+    keeper = folder.keeper_uid()
+    if keeper is not None and keeper != os.geteuid():
+        raise UsageError(f"{user_name(keeper)} keeps {folder.path}: only this user can")
+    lock = locked(folder.path / "keeper.lock", "a keeper of this queue")
+    worker = Worker(folder, options.oversee, say, options.run_as_keeper)
+    say(f"keeps {folder.path}")
+    try:
+        return loop(lock, options.interval_s, Keeper(folder, options, worker, lines).look, say)
+    finally:
+        worker.overseer.stop()
