@@ -39,7 +39,7 @@ WATCH_S = 10.0
 REMOVAL_S = 60.0
 """How long the removal of the jobs of an entry may take, in seconds."""
 
-PAUSE_S = 2.0
+PAUSE_S = 1.0
 """The least time between two starts of the overseer, in seconds."""
 
 OVERSEER_S = 2.0

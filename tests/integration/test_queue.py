@@ -1,0 +1,228 @@
+"""`mwpy queue`, with real keepers, masters, overseers and agents on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.apps.stage import APPS, Running, Stage, until
+
+APP = str(APPS / "queued.py")
+
+STUDY = """\
+command = "sh work.sh {n}"
+inputs = ["work.sh"]
+[values]
+n = "1..6"
+[results]
+square = "square=(.*)"
+"""
+
+
+class Queue:
+    """A queue in the folder of a stage."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.path = stage.folder / "queue"
+        self.path.mkdir(mode=0o700)
+        self.variables = {"XDG_STATE_HOME": str(stage.folder / "state")}
+
+    def call(self, what: str, *arguments: object, code: int = 0) -> Running:
+        program = [sys.executable, "-m", "mwpy", "queue", what, str(self.path)]
+        return self.stage.run("", *arguments, program=program, code=code)
+
+    def add(self, *arguments: object, code: int = 0) -> int:
+        made = self.call("add", *arguments, "--json", code=code)
+        return int(json.loads(made.out)["entry"])
+
+    def keep(self, *arguments: object, max_slaves: int = 2) -> Running:
+        program = [sys.executable, "-m", "mwpy", "queue", str(self.path), "--interval", "0.1"]
+        own = ["--max", max_slaves, "--oversee=--interval 0.3"]
+        keeper = self.stage.start("", *own, *arguments, program=program, variables=self.variables)
+        until(lambda: "keeps" in keeper.out or keeper.process.poll() is not None, "a keeper")
+        return keeper
+
+    def entries(self) -> dict[int, dict[str, Any]]:
+        return {each["entry"]: each for each in json.loads(self.call("list", "--json").out)}
+
+    def read(self, number: int, name: str) -> str:
+        path = self.path / f"{number:04d}.run" / name
+        return path.read_text() if path.exists() else ""
+
+    def state(self, number: int) -> str:
+        """The state that its worker has written."""
+        return str(json.loads(self.read(number, "state.json") or '{"state": ""}')["state"])
+
+    def until(self, state: str, *numbers: int) -> None:
+        def shown() -> str:
+            return f"{numbers} {state}, not {[self.state(each) for each in numbers]}"
+
+        until(lambda: all(self.state(each) == state for each in numbers), shown)
+
+    def ran(self, number: int) -> list[tuple[float, int]]:
+        """When each task of an entry began, and its number."""
+        words = [line.split() for line in self.read(number, "ran.txt").splitlines()]
+        return [(float(at), int(task)) for at, task, _ in words]
+
+    def logged(self, what: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in (self.path / "log.jsonl").read_text().splitlines()]
+        return [line for line in lines if line["what"] == what]
+
+
+@pytest.fixture
+def queue(stage: Stage) -> Queue:
+    return Queue(stage)
+
+
+def squares(count: int) -> str:
+    return "".join(f"{number * number}\n" for number in range(count))
+
+
+def study_in(folder: Path) -> Path:
+    (folder / "work.sh").write_text("echo square=$(($1*$1))\n")
+    (folder / "study.toml").write_text(STUDY)
+    return folder / "study.toml"
+
+
+def test_a_sweep_and_scripts_run_in_order_with_tables_and_reports(queue: Queue) -> None:
+    """One of them fails, and harms no other. At the end of each, its command reads how it ended."""
+    last = queue.add(study_in(queue.stage.folder), "--priority", 2, "--on-end", "cat > ../end.json; cp {report} ../")
+    failing = queue.add(APP, 3, 0, "fails", "--priority", 1)
+    first = queue.add(APP, 5, 0, "--priority", 0, "--name", "first")
+    keeper = queue.keep("--max-running", 1)
+    queue.until("done", first, last)
+    queue.until("failed", failing)
+    assert queue.read(first, "table.txt") == squares(5)
+    assert "1,1\n2,4\n3,9\n4,16\n5,25\n6,36\n" in queue.read(last, "study.sweep/results.csv")
+    assert [each["entry"] for each in queue.logged("running")] == [first, failing, last]
+    found = queue.entries()[failing]
+    assert (found["state"], found["reason"]) == ("failed", "exit code 255: ValueError: this study is wrong")
+    assert json.loads((queue.path / "end.json").read_text())["state"] == "done"
+    assert "<html" in queue.read(last, "report.html")
+    assert "this study is wrong" in queue.call("show", failing).out
+    keeper.send(signal.SIGTERM)
+    assert keeper.end() == 130
+    queue.stage.no_process_left()
+
+
+def test_a_keeper_that_is_killed_five_times_loses_nothing(queue: Queue) -> None:
+    """Masters go on without it, and those that were killed as well continue with their run databases."""
+    numbers = [queue.add(APP, 15, 0.1, "--priority", each % 3) for each in range(4)]
+    for kill in range(5):
+        keeper = queue.keep("--max-running", 2)
+        done = sum(len(queue.ran(each)) for each in numbers)
+        until(lambda done=done: sum(len(queue.ran(each)) for each in numbers) > done + 3, "more tasks")
+        if kill == 2:
+            for pid in masters(queue):
+                os.kill(pid, signal.SIGKILL)
+        keeper.send(signal.SIGKILL)
+        keeper.end()
+    queue.keep("--max-running", 2)
+    queue.until("done", *numbers)
+    assert [queue.read(each, "table.txt") for each in numbers] == [squares(15)] * 4
+    begun = [each["entry"] for each in queue.logged("running")]
+    assert sorted(begun) == numbers, "each was started once"
+    assert [(number - 1) % 3 for number in begun] == [0, 0, 1, 2]
+
+
+def masters(queue: Queue) -> list[int]:
+    return [int(line.split(":")[0]) for line in queue.stage.commands() if "--mw-master" in line and "sh -c" not in line]
+
+
+def test_a_second_keeper_says_who_is_there_and_ends(queue: Queue) -> None:
+    keeper = queue.keep()
+    other = queue.keep()
+    assert other.end() == 2
+    assert f"a keeper of this queue runs already: process {keeper.pid} on" in other.err
+    assert other.err.count("\n") == 1
+
+
+def test_an_important_entry_has_a_result_within_the_length_of_a_task(queue: Queue) -> None:
+    """The other one uses all places, and gives some when its tasks end. None of its tasks runs twice."""
+    queue.keep("--max-running", 1)
+    long = queue.add(APP, 12, 2, "--priority", 2)
+    until(lambda: len(queue.ran(long)) >= 2, "both places in use")
+    urgent = queue.add(APP, 2, 0.1, "--priority", 0)
+    queue.until("done", urgent)
+    before = [task for at, task in queue.ran(long) if at < queue.ran(urgent)[0][0]]
+    assert len(before) <= 6, "each place had one task meanwhile, and a second one at most, while the agent started"
+    assert queue.state(long) == "running"
+    queue.until("done", long)
+    assert sorted(task for _, task in queue.ran(long)) == [*range(12)]
+
+
+def test_an_entry_over_its_limit_ends_and_says_so(queue: Queue) -> None:
+    queue.keep()
+    number = queue.add(APP, 1, 600, "--limit", "2s")
+    queue.until("failed", number)
+    assert queue.entries()[number]["reason"] == "it was over its limit of 2 s"
+    until(lambda: not masters(queue), "the end of its master")
+
+
+def test_entries_can_be_cancelled_and_moved(queue: Queue) -> None:
+    queue.keep("--max-running", 1)
+    runs = queue.add(APP, 1, 600)
+    waits, last = queue.add(APP, 1, 0), queue.add(APP, 1, 0, "--name", "last")
+    queue.until("running", runs)
+    queue.call("move", "last", "--priority", 0)
+    queue.until("done", last)
+    queue.call("cancel", waits)
+    until(lambda: queue.entries()[waits]["state"] == "cancelled", "the end of what waits")
+    queue.call("cancel", runs)
+    queue.until("cancelled", runs)
+    again = queue.call("cancel", runs, code=2)
+    assert f"entry {runs} is cancelled already: by " in again.err
+    assert [each["entry"] for each in queue.logged("moved")] == [last]
+
+
+def test_an_entry_runs_at_its_time_and_after_another(queue: Queue) -> None:
+    queue.keep()
+    later = queue.add(APP, 1, 0, "--at", "2026-01-01 00:00")
+    never = queue.add(APP, 1, 0, "--at", "2999-01-01 00:00")
+    failing = queue.add(APP, 1, 0, "fails", "--after", later)
+    refused = queue.add(APP, 1, 0, "--after", failing)
+    queue.until("done", later)
+    queue.until("failed", failing)
+    until(lambda: queue.entries()[refused]["state"] == "refused", "the refusal")
+    found = queue.entries()
+    assert found[refused]["reason"] == f"entry {failing} is failed"
+    assert (found[never]["state"], found[never]["reason"]) == ("waiting", "until 2999-01-01 00:00")
+
+
+def test_each_new_commit_gets_an_entry(queue: Queue) -> None:
+    """Three commits come at once, and their files differ. A commit that lacks the script harms none."""
+    repository = queue.stage.folder / "repository"
+    git = git_in(repository)
+    git("init", "-q")
+    for number in range(4):
+        (repository / "app.py").write_text(Path(APP).read_text().replace("number * number", f"number + {number}"))
+        git("add", "app.py")
+        git("commit", "-q", "-m", f"{number}")
+        if number == 0:
+            watch = queue.add("app.py", 2, 0, "--watch", repository)
+    keeper = queue.keep()
+    queue.until("done", watch + 1, watch + 2, watch + 3)
+    assert [queue.read(watch + each, "table.txt") for each in (1, 2, 3)] == ["1\n2\n", "2\n3\n", "3\n4\n"]
+    keeper.send(signal.SIGKILL)
+    keeper.end()
+    queue.keep()
+    until(lambda: queue.entries()[watch]["state"] == "repeats", "another look")
+    assert len(queue.entries()) == 4, "no commit has two entries"
+
+
+def git_in(folder: Path) -> Callable[..., None]:
+    folder.mkdir()
+    name = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
+
+    def git(*words: str) -> None:
+        subprocess.run(["git", *words], cwd=folder, check=True, env={**os.environ, **name})
+
+    return git
