@@ -226,3 +226,22 @@ def git_in(folder: Path) -> Callable[..., None]:
         subprocess.run(["git", *words], cwd=folder, check=True, env={**os.environ, **name})
 
     return git
+
+
+def test_a_machine_serves_the_entries_one_after_the_other_and_the_important_ones_first(queue: Queue) -> None:
+    """The keeper has no places of its own. The machine leaves an entry for a more important one after its task."""
+    queue.keep("--oversee=--patience 60 --dry-run --once")
+    first, second = queue.add(APP, 8, 0.5, "--priority", 2), queue.add(APP, 2, 0, "--priority", 1)
+    queue.until("running", first, second)
+    program = [sys.executable, "-m", "mwpy", "slave", "--queue", str(queue.path), "--mw-slave-processes", "1"]
+    machine = queue.stage.start("", program=program)
+    until(lambda: f"serves entry {first}" in machine.out, "the second entry")
+    until(lambda: len(queue.ran(first)) > 1, "tasks of the first entry")
+    urgent = queue.add(APP, 2, 0, "--priority", 0)
+    queue.until("done", first, second, urgent)
+    served = [line.split()[3] for line in machine.out.splitlines() if "serves entry" in line]
+    assert served == [str(each) for each in (second, first, urgent, first)]
+    assert [*queue.path.glob("host-*.json")]
+    machine.send(signal.SIGTERM)
+    assert machine.end() == 130
+    assert not [*queue.path.glob("host-*.json")]
