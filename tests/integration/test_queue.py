@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
+import pwd
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -116,10 +123,14 @@ def test_a_sweep_and_scripts_run_in_order_with_tables_and_reports(queue: Queue) 
 def test_a_keeper_that_is_killed_five_times_loses_nothing(queue: Queue) -> None:
     """Masters go on without it, and those that were killed as well continue with their run databases."""
     numbers = [queue.add(APP, 15, 0.1, "--priority", each % 3) for each in range(4)]
+
+    def has_more(done: int) -> bool:
+        return sum(len(queue.ran(each)) for each in numbers) > done
+
     for kill in range(5):
         keeper = queue.keep("--max-running", 2)
         done = sum(len(queue.ran(each)) for each in numbers)
-        until(lambda done=done: sum(len(queue.ran(each)) for each in numbers) > done + 3, "more tasks")
+        until(partial(has_more, done + 3), "more tasks")
         if kill == 2:
             for pid in masters(queue):
                 os.kill(pid, signal.SIGKILL)
@@ -230,7 +241,7 @@ def git_in(folder: Path) -> Callable[..., None]:
 
 def test_a_machine_serves_the_entries_one_after_the_other_and_the_important_ones_first(queue: Queue) -> None:
     """The keeper has no places of its own. The machine leaves an entry for a more important one after its task."""
-    queue.keep("--oversee=--patience 60 --dry-run --once")
+    queue.keep(max_slaves=0)
     first, second = queue.add(APP, 8, 0.5, "--priority", 2), queue.add(APP, 2, 0, "--priority", 1)
     queue.until("running", first, second)
     program = [sys.executable, "-m", "mwpy", "slave", "--queue", str(queue.path), "--mw-slave-processes", "1"]
@@ -245,3 +256,196 @@ def test_a_machine_serves_the_entries_one_after_the_other_and_the_important_ones
     machine.send(signal.SIGTERM)
     assert machine.end() == 130
     assert not [*queue.path.glob("host-*.json")]
+
+
+# ---- several users ------------------------------------------------------------------------------------------
+
+GROUP, USERS = "mwpy-queue", ("mwpy-anna", "mwpy-berta", "mwpy-clara")
+
+
+IN_NAMESPACE = """
+if [ -n "$0" ]; then
+    mount --bind "$1" /mnt && mount -t tmpfs -o mode=755 none "$0" && mkdir -p "$1" && mount --move /mnt "$1" || exit
+fi
+shift
+exec "$@"
+"""
+"""Runs a program where the folder of this Python can be reached, although a folder above it (`$0`) is closed."""
+
+
+def as_user(user: str) -> list[str]:
+    """The beginning of a command that runs as a user."""
+    base = Path(sys.base_prefix)
+    closed = [str(each) for each in reversed(base.parents) if not each.stat().st_mode & 0o001]
+    program = [
+        "unshare",
+        "--mount",
+        "--propagation=private",
+        "sh",
+        "-c",
+        IN_NAMESPACE,
+        *(closed[:1] or [""]),
+        str(base),
+    ]
+    program += ["setpriv", f"--reuid={user}", f"--regid={GROUP}", "--init-groups", "--"]
+    return [*program, "env", "-u", "XDG_STATE_HOME", f"HOME=/home/{user}", sys.executable, "-m", "mwpy"]
+
+
+@pytest.fixture(scope="module")
+def users() -> Iterator[tuple[str, ...]]:
+    """Three Unix users in one group."""
+    if os.geteuid() != 0 or shutil.which("useradd") is None:
+        pytest.skip("only root can make users")
+    subprocess.run(["groupadd", "--force", GROUP], check=True)
+    for user in USERS:
+        if subprocess.run(["id", user], capture_output=True, check=False).returncode:
+            subprocess.run(["useradd", "--create-home", "--gid", GROUP, user], check=True)
+    yield USERS
+    for user in USERS:
+        subprocess.run(["userdel", "--remove", user], check=True, capture_output=True)
+    subprocess.run(["groupdel", GROUP], check=False, capture_output=True)
+
+
+class SharedQueue(Queue):
+    """A queue of a group. Its calls are those of a user."""
+
+    def __init__(self, stage: Stage, folder: Path) -> None:
+        self.stage = stage
+        self.path = folder
+
+    def run(self, user: str, what: str, *arguments: object, waits: bool = True, code: int = 0) -> Running:
+        program = [*as_user(user), "queue"]
+        program += [] if what == "keep" else [what]
+        start = self.stage.run if waits else self.stage.start
+        options: dict[str, Any] = {"code": code} if waits else {}
+        return start("", str(self.path), *arguments, program=program, **options)
+
+    def add_as(self, user: str, *arguments: object) -> int:
+        return int(json.loads(self.run(user, "add", *arguments, "--json").out)["entry"])
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that all users can reach."""
+    with TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+@pytest.fixture
+def shared(open_folder: Path, stage: Stage, users: tuple[str, ...]) -> SharedQueue:
+    """The queue of a group. Its keeper is the first user."""
+    folder = open_folder / "queue"
+    folder.mkdir()
+    shutil.chown(folder, users[0], GROUP)
+    folder.chmod(0o3770)
+    return SharedQueue(stage, folder)
+
+
+def until_decided(shared: SharedQueue) -> None:
+    until(lambda: (shared.path / "turn.json").exists(), lambda: f"a decision, not {shared.stage.commands()}", 30.0)
+
+
+def test_three_users_share_the_places_and_a_failing_study_harms_nobody(shared: SharedQueue) -> None:
+    """Each entry runs as its user, and the important ones first. The keeper is killed in the middle."""
+    anna, berta, clara = USERS
+    keep = [anna, "keep", "--max", 3, "--max-running", 2, "--interval", 0.2, "--oversee=--interval 0.3"]
+    keeper = shared.run(*keep, waits=False)  # type: ignore[arg-type]
+    until_decided(shared)
+    numbers = {}
+    for priority in (2, 1, 0):
+        for user in USERS:
+            failing = ["fails"] if user == clara else []
+            numbers[user, priority] = shared.add_as(user, APP, 4, 0.2, *failing, "--priority", priority)
+    found = shared.entries()
+    assert "its user must start `mwpy queue work" in found[numbers[berta, 0]]["reason"]
+    for user in (berta, clara):
+        shared.run(user, "work", "--interval", 0.2, "--oversee=--interval 0.3", waits=False)
+    shared.until("done", numbers[anna, 0])
+    keeper.send(signal.SIGKILL)
+    keeper.end()
+    shared.run(*keep, waits=False)  # type: ignore[arg-type]
+    shared.until("done", *(number for (user, _), number in numbers.items() if user != clara))
+    shared.until("failed", *(number for (user, _), number in numbers.items() if user == clara))
+    for (user, _), number in numbers.items():
+        assert shared.read(number, "table.txt") == squares(4)
+        lines = shared.read(number, "ran.txt").splitlines()
+        assert {line.split()[2] for line in lines} == {str(pwd.getpwnam(user).pw_uid)}
+        assert sorted(task for _, task in shared.ran(number)) == [*range(4)]
+    begun = [each["entry"] for each in shared.logged("running")]
+    assert sorted(begun) == sorted(numbers.values())
+
+
+def test_only_the_owner_and_the_keeper_may_change_an_entry(shared: SharedQueue) -> None:
+    anna, berta, clara = USERS
+    shared.run(anna, "keep", "--max", 1, waits=False)
+    until_decided(shared)
+    own, other = shared.add_as(berta, APP, 1, 0), shared.add_as(berta, APP, 1, 0)
+    refused = shared.run(clara, "cancel", own, code=2)
+    assert f"entry {own} belongs to {berta}: only {berta} and {anna}, who keeps the queue may change it" in refused.err
+    forged = shared.path / f"{own:04d}.request-{pwd.getpwnam(berta).pw_uid}.json"
+    forged.write_text('{"cancelled": true}')
+    shutil.chown(forged, clara)
+    shared.run(anna, "cancel", other)
+    until(lambda: shared.entries()[other]["state"] == "cancelled", "the end of an entry")
+    assert shared.entries()[own]["state"] == "waiting", "a request counts by the owner of its file"
+    forged.unlink()
+    shared.run(berta, "cancel", own)
+    until(lambda: shared.entries()[own]["state"] == "cancelled", "the end of the other one")
+
+
+def test_what_another_user_may_write_is_refused(shared: SharedQueue) -> None:
+    """Neither a worker nor the keeper runs what was changed, and other entries go on."""
+    anna, berta, clara = USERS
+    changed, taken, fine = (
+        shared.add_as(berta, APP, 1, 0),
+        shared.add_as(berta, APP, 1, 0),
+        shared.add_as(anna, APP, 1, 0),
+    )
+    (shared.path / f"{changed:04d}" / "entry.json").chmod(0o660)
+    (shared.path / f"{taken:04d}.run").mkdir()
+    (shared.path / f"{taken:04d}.run" / "state.json").write_text('{"state": "done"}')
+    shutil.chown(shared.path / f"{taken:04d}.run", clara)
+    shared.run(anna, "keep", "--max", 1, waits=False)
+    shared.run(berta, "work", waits=False)
+    shared.until("done", fine)
+    found = shared.entries()
+    assert (found[changed]["state"], found[taken]["state"]) == ("refused", "refused")
+    assert found[changed]["reason"] == "others may write entry.json: add it again"
+    assert found[taken]["reason"].endswith("belongs to another user: remove it")
+
+
+def test_a_keeper_runs_the_entries_of_all_users_only_if_it_says_so(shared: SharedQueue) -> None:
+    anna, berta, _ = USERS
+    number = shared.add_as(berta, APP, 2, 0)
+    shared.run(anna, "keep", "--max", 1, "--run-as-keeper", waits=False)
+    shared.until("done", number)
+    uids = {line.split()[2] for line in shared.read(number, "ran.txt").splitlines()}
+    assert uids == {str(pwd.getpwnam(anna).pw_uid)}
+    assert shared.entries()[number]["user"] == berta
+
+
+def test_the_page_shows_entries_users_and_machines(queue: Queue) -> None:
+    """The same figures are there as JSON, and a stranger gets neither."""
+    number = queue.add(APP, 1, 600, "--name", "<b>long</b>")
+    keeper = queue.keep("--page", 0)
+    until(lambda: "the page of this queue: " in keeper.out, "an address")
+    url = keeper.out.partition("the page of this queue: ")[2].split()[0]
+    queue.until("running", number)
+
+    def figures() -> Any:
+        return json.loads(fetched(url.replace("/?", "/status.json?")))
+
+    until(lambda: figures()["entries"] and figures()["entries"][0]["state"] == "running", "a running entry")
+    until(lambda: figures()["users"][0]["used"] == 1, "a slave")
+    found = figures()
+    assert (found["entries"][0]["name"], found["users"][0]["user"]) == ("<b>long</b>", getpass.getuser())
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        fetched(url.partition("?")[0])
+    assert "queue.js" in fetched(url)
+
+
+def fetched(url: str) -> str:
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    with opener.open(url, timeout=30) as answer:
+        return str(answer.read().decode())

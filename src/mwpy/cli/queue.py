@@ -28,10 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from mwpy._values.errors import ExitCode, UsageError
-from mwpy._values.messagepack import to_plain
 from mwpy._values.options import BATCH_SYSTEMS
 from mwpy.cli._arguments import Parser, number, on_screen
-from mwpy.queue.folder import Asked, Entry, Folder, user_name
+from mwpy.queue.folder import Asked, Folder
 from mwpy.queue.order import PRIORITIES, Rules
 from mwpy.queue.submission import seconds_of, submit, timed
 
@@ -77,7 +76,7 @@ def make_parser() -> Parser:
     add("--with", dest="system", choices=BATCH_SYSTEMS, default="local", help="the batch system; default local")
     add("--hosts", type=Path, metavar="FILE", help="with ssh: the machines, one line `HOST slots=N` for each")
     most = "at most N slaves for all entries together; default: the slots of all hosts, or one per core, or 1000"
-    add("--max", type=number(1, int), metavar="N", help=most)
+    add("--max", type=number(0, int), metavar="N", help=most)
     _add_oversee(parser)
     add = parser.add_argument_group("which entries run").add_argument
     running = "start at most N entries; an entry counts only those that are as important, or more; default 8"
@@ -157,19 +156,10 @@ def _add(parsed: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def _described(folder: Folder, entry: Entry) -> dict[str, Any]:
-    state, reason = folder.state_of(entry, folder.decision())
-    asked = {name: value for name, value in to_plain(entry.asked).items() if name != "python"}
-    run = {} if entry.run is None else to_plain(entry.run)
-    return {
-        "entry": entry.number, **asked, "priority": entry.priority, "user": user_name(entry.uid), **run,
-        "state": state.value, "reason": reason, "folder": str(entry.run_path),
-    }  # fmt: skip
-
-
 def _list(parsed: argparse.Namespace) -> int:
     folder = Folder(parsed.folder)
-    found = [_described(folder, each) for each in folder.entries()]
+    decision = folder.decision()
+    found = [folder.described(each, decision) for each in folder.entries()]
     lines = ["entry  priority  user      state      name"]
     for each in found:
         why = f": {each['reason']}" if each["reason"] else ""
@@ -184,7 +174,7 @@ def _list(parsed: argparse.Namespace) -> int:
 def _show(parsed: argparse.Namespace) -> int:
     folder = Folder(parsed.folder)
     entry = folder.entry(parsed.entry)
-    found = _described(folder, entry)
+    found = folder.described(entry, folder.decision())
     logs = sorted(entry.log.glob("*.err"), key=lambda path: path.stat().st_mtime) if entry.log.exists() else []
     found["last_lines"] = logs[-1].read_bytes()[-LAST_BYTES:].decode(errors="replace").splitlines() if logs else []
     shown = [

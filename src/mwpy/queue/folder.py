@@ -390,6 +390,16 @@ class Folder:
             return entry.run.state, entry.run.reason or turn.reason
         return (State.WAITING, "starts") if turn.state is State.RUNNING else (turn.state, turn.reason)
 
+    def described(self, entry: Entry, decision: Decision | None) -> dict[str, Any]:
+        """Return what is known about an entry, ready for JSON."""
+        state, reason = self.state_of(entry, decision)
+        asked = {name: value for name, value in to_plain(entry.asked).items() if name != "python"}
+        run = {} if entry.run is None else to_plain(entry.run)
+        return {
+            "entry": entry.number, **asked, "priority": entry.priority, "user": user_name(entry.uid), **run,
+            "state": state.value, "reason": reason, "folder": str(entry.run_path),
+        }  # fmt: skip
+
     def log(self, line: dict[str, Any]) -> None:
         """Add a line to the log."""
         path = self.path / LOG

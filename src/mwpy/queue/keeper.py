@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from attrs import Factory, define
 from msgspec import Struct
@@ -13,6 +14,8 @@ from msgspec import Struct
 from mwpy._batch.ssh import HostLine, read_hosts
 from mwpy._system import clock
 from mwpy._values.errors import UsageError
+from mwpy._values.messagepack import to_plain
+from mwpy._values.options import host_and_port
 from mwpy.queue.folder import Decision, Entry, Folder, Work, beat, user_name
 from mwpy.queue.order import Claim, Rules, State, Turn, decide, divide, grant, place
 from mwpy.queue.worker import Worker, locked, loop, say
@@ -42,6 +45,8 @@ class Keeper:
     _worker: Worker
     _lines: list[HostLine] = Factory(list)
     _decision: Decision | None = None
+    view: dict[str, Any] = Factory(lambda: {"state": "queue", "entries": [], "users": [], "hosts": []})
+    """What the page shows."""
 
     def look(self) -> None:
         """Look at the folder once, decide, and do it.
@@ -69,6 +74,25 @@ class Keeper:
         beat(self._folder.path / "turn.json", made, self._decision)
         self._decision = made
         self._worker.step(entries, made, now)
+        self.view = {
+            "state": "queue",
+            "folder": str(self._folder.path),
+            "keeper": made.keeper,
+            "entries": [self._folder.described(each, made) for each in entries],
+            "users": [self._use(user, made, works) for user in sorted({*works, os.geteuid()})],
+            "hosts": [to_plain(each) for each in self._folder.hosts(now)],
+        }
+
+    def _use(self, user: int, made: Decision, works: Mapping[int, Work]) -> dict[str, Any]:
+        """Return what a user uses."""
+        work = works.get(user, Work())
+        return {
+            "user": user_name(user),
+            "places": made.places.get(str(user), 0),
+            "used": work.used,
+            "wants": sum(work.wants.values()),
+            "hosts": made.hosts.get(str(user), {}),
+        }
 
     def _share(self, made: Decision, former: Decision, entries: Sequence[Entry], works: dict[int, Work]) -> None:
         """Decide how many places each user has, and where."""
@@ -79,8 +103,8 @@ class Keeper:
                 wants = works[user].wants.get(str(each.number), 1) if user in works else 1
                 claims.append(Claim(user, each.priority, wants))
         slots = {each.name: each.slots or 0 for each in self._lines}
-        most = self._options.max or sum(slots.values())
-        most = most or ((os.cpu_count() or 1) if made.system == "local" else MANY)
+        usual = (os.cpu_count() or 1) if made.system == "local" else sum(slots.values()) or MANY
+        most = usual if self._options.max is None else self._options.max
         used = {user: work.used for user, work in works.items()}
         had = {int(user): count for user, count in former.places.items()}
         granted = grant(divide(claims, most), had, used, most)
@@ -130,7 +154,27 @@ def run(folder: Folder, options: Options, page: str | None) -> int:
     lock = locked(folder.path / "keeper.lock", "a keeper of this queue")
     worker = Worker(folder, options.oversee, say, options.run_as_keeper)
     say(f"keeps {folder.path}")
+    made = Keeper(folder, options, worker, lines)
     try:
-        return loop(lock, options.interval_s, Keeper(folder, options, worker, lines).look, say)
+        if page is not None:
+            say(str(_page(made, page)))
+        return loop(lock, options.interval_s, made.look, say)
     finally:
         worker.overseer.stop()
+
+
+def _page(keeper: Keeper, where: str) -> object:
+    """Start the page of a queue. It ends with this process.
+
+    Raises:
+        UsageError: the address is wrong or in use, or what it needs is not installed.
+    """
+    try:
+        from mwpy.page.server import Page  # only here, because it needs more packages
+
+        host, port = host_and_port(where)
+    except ImportError as error:
+        raise UsageError(f"--page needs `pip install 'mwpy-cluster[page]'` ({error})") from None
+    except ValueError as error:
+        raise UsageError(f"the port of a page {error}: write PORT, or HOST:PORT") from None
+    return Page(lambda: keeper.view, host=host, port=port, of="queue")
