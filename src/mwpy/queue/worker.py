@@ -75,7 +75,7 @@ class Overseer:
         if decision.system == "ssh" and self._write_hosts(decision, uid):
             self._arguments = []
         if self._child is not None and (code := self._child.poll()) is not None:
-            if code not in (ExitCode.OK, ExitCode.INTERRUPTED):
+            if code not in (ExitCode.OK, ExitCode.INTERRUPTED, -signal.SIGTERM):
                 self._say(f"the overseer has ended with exit code {code}: {self._log} says why. It is started again")
             self._child = None
             self._arguments = [] if wanted else words
@@ -394,17 +394,17 @@ def run(folder: Folder, options: Sequence[str], interval_s: float) -> int:
     """Run the entries of this user as the keeper decides, until this process is stopped. Return the exit code.
 
     Raises:
-        UsageError: the keeper or another worker of this user does this.
+        UsageError: the keeper, or another worker of this user, does this.
     """
-    decision = folder.decision()
-    if decision is None:
-        raise UsageError(f"no keeper was started for {folder.path}: run `mwpy queue {folder.path}` first")
-    if folder.keeper_uid() == os.geteuid():
-        raise UsageError(f"{user_name(os.geteuid())} keeps {folder.path}, so the keeper runs the entries of this user")
     lock = locked(folder.path / f"work-{os.geteuid()}.lock", "a worker of this user")
     worker = Worker(folder, options, say)
+    say(f"works for {user_name(os.geteuid())} in {folder.path}")
+    if folder.decision() is None:
+        say(f"waits for a keeper: `mwpy queue {folder.path}`")
 
     def look() -> None:
+        if folder.keeper_uid() == os.geteuid():
+            raise UsageError(f"{user_name(os.geteuid())} keeps {folder.path}: the keeper runs the entries of this user")
         entries, decision = folder.entries(), folder.decision()
         now = worker.beat(entries)
         if decision is not None:
