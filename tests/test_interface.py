@@ -52,7 +52,7 @@ FOR_THE_SIMULATOR = (
 )
 """Members of `Cluster` for the simulation of an overseer. Users only run a cluster and examine its final state."""
 
-COMMANDS = ("compare", "doctor", "explain", "logs", "oversee", "pack", "runs", "slave", "status", "sweep")
+COMMANDS = ("compare", "doctor", "explain", "logs", "oversee", "pack", "queue", "runs", "slave", "status", "sweep")
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mwpy.queue.order import ENDED, Candidate, Claim, Rules, State, decide, divide, grant, place
+from mwpy._queue.order import ENDED, Candidate, Claim, Rules, State, decide, divide, grant, place
 
 USERS = (1, 2, 3)
 
@@ -66,7 +66,7 @@ def test_each_entry_ends_once_and_in_the_right_order(
             entries[number] = evolve(before[number], former=turn.state, former_reason=turn.reason, state=state)
             if former is not State.REFUSED and turn.state is State.REFUSED:
                 assert number not in began, "an entry is refused after its start"
-    assert all(each.state in ENDED for each in entries.values()), "an entry waits for ever"
+    assert all(each.state in ENDED for each in entries.values()), "an entry never ends"
 
 
 def check_start(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from mwpy.queue.order import (
+from mwpy._queue.order import (
     Candidate,
     Claim,
     Rules,

@@ -1,7 +1,7 @@
 """mwpy queue FOLDER | add|list|show|cancel|move|work FOLDER ...: keep a queue of sweeps and scripts for a group.
 
 Keep a queue: start the sweeps and scripts that users have added to a folder, in the order of their priority, and let
-one overseer give them slaves. Whoever may write to the folder may add an entry. Only one keeper runs; after a kill or a
+one overseer give them slaves. Everybody who may write to the folder may add entries. Only one keeper runs; after a kill or a
 reboot, the next one goes on. `mwpy queue add --help` and so on show the options of the other commands.
 
 examples:
@@ -30,9 +30,9 @@ from typing import Any
 from mwpy._values.errors import ExitCode, UsageError
 from mwpy._values.options import BATCH_SYSTEMS
 from mwpy.cli._arguments import Parser, number, on_screen
-from mwpy.queue.folder import Asked, Folder
-from mwpy.queue.order import PRIORITIES, Rules
-from mwpy.queue.submission import seconds_of, submit, timed
+from mwpy._queue.folder import Asked, Folder
+from mwpy._queue.order import PRIORITIES, Rules
+from mwpy._queue.submission import seconds_of, submit, timed
 
 __all__ = ["main", "make_parser"]
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         parsed = _parser_of(arguments[0]).parse_intermixed_args(arguments[1:])
         return {"add": _add, "list": _list, "show": _show, "work": _work}.get(arguments[0], _change)(parsed)
     parsed = make_parser().parse_args(arguments)
-    from mwpy.queue import keeper  # only here, because the other commands do not need it
+    from mwpy._queue import keeper  # only here, because the other commands do not need it
 
     rules = Rules(parsed.max_running, parsed.max_entries, parsed.equal_shares)
     options = keeper.Options(
@@ -195,7 +195,7 @@ def _change(parsed: argparse.Namespace) -> int:
 
 
 def _work(parsed: argparse.Namespace) -> int:
-    from mwpy.queue import worker  # only here, as above
+    from mwpy._queue import worker  # only here, as above
 
     return worker.run(Folder(parsed.folder), parsed.oversee, parsed.interval)
 

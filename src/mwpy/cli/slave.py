@@ -67,8 +67,8 @@ def _serve_queue(arguments: Sequence[str]) -> int:
 
     from mwpy._system.process import count_cores
     from mwpy.cli._arguments import Parser, number
-    from mwpy.queue import host
-    from mwpy.queue.folder import Folder
+    from mwpy._queue import host
+    from mwpy._queue.folder import Folder
 
     parser = Parser("slave", description="Serve the running entries of this user in a queue, one after the other.")
     parser.add_argument("--queue", type=Path, required=True, metavar="FOLDER", help="the queue")

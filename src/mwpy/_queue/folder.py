@@ -1,10 +1,10 @@
-"""The folder of a queue: what users ask for, what has become of it, and what the keeper has decided.
+"""The folder of a queue: what users ask for, how that went, and what the keeper has decided.
 
     0007/                   an entry, made by its user under another name and then renamed, so it is always complete
         entry.json          what is asked for
         input/              a copy of the study or script, and of the files that it names
     0007.run/               made by the worker that runs the entry: a copy of the input, logs, run database, tables
-        state.json          what has become of it
+        state.json          what happens to it
     0007.request-1000.json  what the user with this number wants later: another priority, or the end
     turn.json               what the keeper has decided
     work-1000.json          the worker of a user: what its entries want, and by the age of the file, that it lives
@@ -37,7 +37,7 @@ from msgspec import Struct, field
 
 from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import MALFORMED, from_plain, to_plain
-from mwpy.queue.order import ENDED, PRIORITIES, Candidate, Rules, State, Turn
+from mwpy._queue.order import ENDED, PRIORITIES, Candidate, Rules, State, Turn
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class Asked(Struct, omit_defaults=True):
 
 
 class Run(Struct, omit_defaults=True):
-    """What has become of an entry."""
+    """What happens to an entry that has begun."""
 
     state: State
     reason: str = ""

@@ -16,9 +16,9 @@ from mwpy._system import clock
 from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import to_plain
 from mwpy._values.options import host_and_port
-from mwpy.queue.folder import Decision, Entry, Folder, Work, beat, user_name
-from mwpy.queue.order import Claim, Rules, State, Turn, decide, divide, grant, place
-from mwpy.queue.worker import Worker, locked, loop, say
+from mwpy._queue.folder import Decision, Entry, Folder, Work, beat, user_name
+from mwpy._queue.order import Claim, Rules, State, Turn, decide, divide, grant, place
+from mwpy._queue.worker import Worker, locked, loop, say
 
 MANY = 1000
 """How many slaves a batch system may have, by default."""

@@ -25,9 +25,9 @@ from mwpy._system import clock, process
 from mwpy._system.locks import FileLock, LockHeld, LocksUnsupported
 from mwpy._values.errors import ExitCode, MwpyError, ResourceFileError, UsageError
 from mwpy._values.jobs import FINISHED, Outcome
-from mwpy.queue.folder import Decision, Entry, Folder, Run, Work, beat, protect, store, user_name
-from mwpy.queue.order import ENDED, State, Turn, last_time
-from mwpy.queue.submission import add_again, new_commits
+from mwpy._queue.folder import Decision, Entry, Folder, Run, Work, beat, protect, store, user_name
+from mwpy._queue.order import ENDED, State, Turn, last_time
+from mwpy._queue.submission import add_again, new_commits
 from mwpy.run_database import RunDatabase, run_at_end
 
 MAX_STARTS = 20

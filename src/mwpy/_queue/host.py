@@ -23,8 +23,8 @@ from mwpy._values.errors import ExitCode, MwpyError, ResourceFileError
 from mwpy._values.jobs import FINISHED, ResourceFile
 from mwpy._values.options import JOB_VARIABLE
 from mwpy._values.phrases import counted
-from mwpy.queue.folder import Announced, Entry, Folder, beat, user_name
-from mwpy.queue.order import State
+from mwpy._queue.folder import Announced, Entry, Folder, beat, user_name
+from mwpy._queue.order import State
 
 IDLE_S = 5.0
 """After how many seconds without a task an agent ends."""

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from mwpy._system import clock, process
 from mwpy._values.errors import MwpyError, UsageError
-from mwpy.queue.folder import Asked, Entry, Folder
-from mwpy.queue.order import next_time
+from mwpy._queue.folder import Asked, Entry, Folder
+from mwpy._queue.order import next_time
 
 UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 
