@@ -13,6 +13,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -256,6 +257,50 @@ def test_a_machine_serves_the_entries_one_after_the_other_and_the_important_ones
     machine.send(signal.SIGTERM)
     assert machine.end() == 130
     assert not [*queue.path.glob("host-*.json")]
+
+
+def test_an_entry_that_is_removed_or_damaged_while_it_runs_ends_and_harms_no_other(queue: Queue) -> None:
+    queue.keep()
+    removed, damaged = queue.add(APP, 1, 600), queue.add(APP, 1, 600)
+    queue.until("running", removed, damaged)
+    until(lambda: len(masters(queue)) == 2, "both masters")
+    shutil.rmtree(queue.path / f"{removed:04d}")
+    (queue.path / f"{damaged:04d}" / "entry.json").write_text("{")
+    fine = queue.add(APP, 2, 0)
+    queue.until("refused", removed, damaged)
+    queue.until("done", fine)
+    until(lambda: not masters(queue), "the end of all masters")
+    assert "was removed" in queue.read(removed, "state.json")
+    assert "damaged: entry.json" in queue.read(damaged, "state.json")
+
+
+def test_a_full_disk_delays_a_queue_and_loses_nothing(queue: Queue) -> None:
+    """Nothing can be added meanwhile, and nothing of an attempt is left."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "none", str(queue.path)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("only root can mount a small disk")
+    try:
+        waits = queue.add(APP, 1, 0, "--at", "2999-01-01 00:00")
+        keeper = queue.keep()
+        until((queue.path / "turn.json").exists, "a decision")
+        with suppress(OSError), (queue.path / "filler").open("wb") as file:
+            while True:
+                file.write(bytes(1 << 12))
+                file.flush()
+        full = queue.call("add", APP, 1, 0, code=2)
+        assert "No space left on device" in full.err
+        assert full.err.endswith("; free some space\n")
+        assert full.err.count("\n") == 1
+        assert keeper.process.poll() is None
+        (queue.path / "filler").unlink()
+        queue.until("done", queue.add(APP, 1, 0))
+        assert queue.entries()[waits]["state"] == "waiting"
+        keeper.send(signal.SIGTERM)
+        keeper.end()
+        queue.stage.no_process_left()
+        assert not [each for each in queue.path.iterdir() if each.name.startswith(".")]
+    finally:
+        subprocess.run(["umount", "--lazy", str(queue.path)], check=True)
 
 
 # ---- several users ------------------------------------------------------------------------------------------
