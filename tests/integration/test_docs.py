@@ -51,7 +51,7 @@ CANNOT_RUN = {
     "python3 -m venv .venv": "the test has an environment already",
     "make check": "it runs tests that run beside this one",
     "chgrp lab queue": "this machine has no such group",
-    "mwpy queue queue --with ssh --hosts hosts.txt --page 8700": "it runs until it is stopped; test_queue.py keeps queues",
+    "mwpy queue queue --with ssh --hosts hosts.txt --page 8700": "it does not end; test_queue.py keeps queues",
     "mwpy pack cubes.py": "it needs a package index; test_pack.py packs",
     "python3 cubes.pex --mw-slave --mw-resource-file cubes.rsc": "it is packed by the command before",
 }
