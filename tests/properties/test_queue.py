@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
-from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mwpy._queue.order import ENDED, Candidate, Claim, Rules, State, decide, divide, grant, place
+from mwpy._queue.entry import ENDED, Asked, Entry, Run, State, Turn
+from mwpy._queue.order import Claim, Rules, decide, divide, grant, place
 
 USERS = (1, 2, 3)
 
@@ -37,54 +38,55 @@ def test_each_entry_ends_once_and_in_the_right_order(
 ) -> None:
     """Entries come, run for a while, fail or are cancelled. Workers of one user start late."""
     rules = Rules(max_running, max_entries, equal_shares)
-    entries: dict[int, Candidate] = {}
+    entries: dict[int, Entry] = {}
+    former: dict[str, Turn] = {}
     began: dict[int, int] = {}
     for now in range(60):
         for number, each in enumerate(asked, 1):
             if each["added_at"] == now:
-                entries[number] = Candidate(
-                    number, each["user"], each["priority"], float(each["at"]), tuple(each["after"])
-                )
+                wants = Asked("a", ["a.py"], "python", at=float(each["at"]), after=each["after"])
+                entries[number] = Entry(number, Path("a"), each["user"], wants, priority=each["priority"])
             if number in entries and each["cancelled_at"] is not None and now >= each["cancelled_at"]:
-                entries[number] = evolve(entries[number], cancelled_by="somebody")
+                entries[number].cancelled_by = "somebody"
         users = USERS if now >= no_worker_until else USERS[:2]
-        before = {**entries}
-        turns = decide([*entries.values()], rules, float(now), users)
+        turns = decide([*entries.values()], former, rules, float(now), users)
         assert turns.keys() == entries.keys(), "an entry is lost"
         for number, turn in turns.items():
-            former = before[number].former
-            assert former not in ENDED or turn.state is former, "an entry comes back"
+            before = former.get(str(number))
+            assert before is None or before.state not in ENDED or turn.state is before.state, "an entry comes back"
+            if turn.state is State.REFUSED:
+                assert number not in began, "an entry is refused after its start"
             if turn.state is State.RUNNING and number not in began:
                 began[number] = now
-                check_start(before[number], before, turns, rules, float(now), users)
-            end = None
+                check_start(entries[number], entries, turns, rules, float(now), users)
+        for number, turn in turns.items():
             if turn.state in ENDED:
-                end = turn.state
+                entries[number].run = Run(turn.state, turn.reason)
             elif number in began and now >= began[number] + asked[number - 1]["lasts"]:
-                end = State.FAILED if asked[number - 1]["fails"] else State.DONE
-            state = end or (State.RUNNING if number in began else None)
-            entries[number] = evolve(before[number], former=turn.state, former_reason=turn.reason, state=state)
-            if former is not State.REFUSED and turn.state is State.REFUSED:
-                assert number not in began, "an entry is refused after its start"
-    assert all(each.state in ENDED for each in entries.values()), "an entry never ends"
+                entries[number].run = Run(State.FAILED if asked[number - 1]["fails"] else State.DONE)
+            elif number in began:
+                entries[number].run = Run(State.RUNNING)
+        former = {str(number): turn for number, turn in turns.items()}
+    ends = [each.run.state if each.run else None for each in entries.values()]
+    assert all(end in ENDED for end in ends), "an entry never ends"
 
 
 def check_start(
-    entry: Candidate, entries: dict[int, Candidate], turns: Any, rules: Rules, now: float, users: tuple[int, ...]
+    entry: Entry, entries: dict[int, Entry], turns: dict[int, Turn], rules: Rules, now: float, users: tuple[int, ...]
 ) -> None:
     """Check the rules for an entry that starts now."""
     assert not entry.cancelled_by
-    assert now >= entry.at
-    assert entry.user in users
-    assert all(entries[other].state is State.DONE for other in entry.after)
+    assert now >= entry.asked.at
+    assert entry.uid in users
+    assert all(turns[other].state is State.DONE for other in entry.asked.after)
     running = [each for each in entries.values() if turns[each.number].state is State.RUNNING]
     assert sum(each.priority <= entry.priority for each in running) <= rules.max_running
-    shares = Counter(each.user for each in running)
+    shares = Counter(each.uid for each in running)
     for other in entries.values():
         if turns[other.number].reason == "for its turn":
             assert other.priority >= entry.priority
             if other.priority == entry.priority and rules.equal_shares:
-                assert shares[entry.user] <= shares[other.user] + 1
+                assert shares[entry.uid] <= shares[other.uid] + 1
             elif other.priority == entry.priority:
                 assert other.number > entry.number
 

@@ -12,8 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from mwpy import UsageError
-from mwpy._queue.folder import LIVES_S, Announced, Asked, Decision, Folder, Request, Run, Work, beat, store
-from mwpy._queue.order import Rules, State, Turn
+from mwpy._queue.entry import Asked, Run, State, Turn
+from mwpy._queue.folder import LIVES_S, Announced, Decision, Folder, Request, Work, beat, store
+from mwpy._queue.order import Rules
 from mwpy._queue.submission import seconds_of, submit, timed
 from mwpy._queue.worker import locked, loop
 from mwpy._system.locks import FileLock, LockHeld

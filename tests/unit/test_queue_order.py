@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
-from attrs import evolve
 
+from mwpy._queue.entry import Asked, Entry, Run, State, Turn
 from mwpy._queue.order import (
-    Candidate,
     Claim,
     Rules,
-    State,
-    Turn,
     decide,
     divide,
     grant,
@@ -25,21 +25,39 @@ from mwpy._queue.order import (
 ANNA, BERTA, CLARA = 1001, 1002, 1003
 
 
-def entry(number: int, priority: int = 1, user: int = ANNA, **other: Any) -> Candidate:
-    return Candidate(number, user, priority, **other)
+def entry(
+    number: int,
+    priority: int = 1,
+    user: int = ANNA,
+    *,
+    state: State | None = None,
+    cancelled_by: str = "",
+    fault: str = "",
+    repeats: bool = False,
+    at: float = 0.0,
+    after: Sequence[int] = (),
+) -> Entry:
+    asked = Asked("app", ["app.py"], "python", at=at, after=[*after], daily="02:00" if repeats else "")
+    run = None if state is None else Run(state)
+    return Entry(number, Path(f"{number:04d}"), user, asked, fault, run, priority, cancelled_by)
 
 
 def turns(
-    *entries: Candidate, now: float = 100.0, users: tuple[int, ...] = (ANNA, BERTA), **rules: Any
+    *entries: Entry,
+    former: Mapping[int, Turn] = MappingProxyType({}),
+    now: float = 100.0,
+    users: tuple[int, ...] = (ANNA, BERTA),
+    **rules: Any,
 ) -> dict[int, Turn]:
-    return decide(entries, Rules(**rules), now, users, "/q")
+    before = {str(number): turn for number, turn in former.items()}
+    return decide(entries, before, Rules(**rules), now, users, "/q")
 
 
-def states(*entries: Candidate, **settings: Any) -> dict[int, str]:
+def states(*entries: Entry, **settings: Any) -> dict[int, str]:
     return {number: turn.state.value for number, turn in turns(*entries, **settings).items()}
 
 
-def running(*entries: Candidate, **settings: Any) -> list[int]:
+def running(*entries: Entry, **settings: Any) -> list[int]:
     return [number for number, state in states(*entries, **settings).items() if state == "running"]
 
 
@@ -52,13 +70,14 @@ def test_the_most_important_entries_start_first_and_of_equal_ones_the_oldest() -
 
 
 def test_an_important_entry_does_not_wait_for_less_important_ones_that_run() -> None:
-    busy = entry(1, 2, state=State.RUNNING, former=State.RUNNING)
+    busy = entry(1, 2, state=State.RUNNING)
     assert running(busy, entry(2, 0), entry(3, 0), entry(4, 2), max_running=1) == [1, 2]
 
 
 def test_an_entry_keeps_its_turn_until_its_worker_begins() -> None:
-    assert running(entry(1, 2, former=State.RUNNING), entry(2, 2), max_running=1) == [1]
-    assert running(entry(1, 2, former=State.RUNNING), entry(2, 2), max_running=1, users=()) == []
+    former = {2: Turn(State.RUNNING)}
+    assert running(entry(1, 2), entry(2, 2), former=former, max_running=1) == [2]
+    assert running(entry(1, 2), entry(2, 2), former=former, max_running=1, users=()) == []
 
 
 def test_equal_shares_prefer_users_with_fewer_running_entries() -> None:
@@ -108,11 +127,10 @@ def test_too_many_entries_are_refused_and_stay_refused() -> None:
     found = turns(entry(1), entry(2), entry(3), max_entries=2)
     reason = "the queue has 2 entries already (--max-entries)"
     assert found[3] == Turn(State.REFUSED, reason)
-    refused = entry(3, former=State.REFUSED, former_reason=reason)
     done = [entry(number, state=State.DONE) for number in (1, 2)]
-    assert turns(*done, refused, max_entries=2)[3] == found[3]
-    known = [entry(number, former=State.WAITING) for number in (1, 2, 3)]
-    assert "refused" not in states(*known, max_entries=2).values(), "those that wait are not refused later"
+    assert turns(*done, entry(3), former=found, max_entries=2)[3] == found[3]
+    known = {number: Turn(State.WAITING) for number in (1, 2, 3)}
+    assert "refused" not in states(*map(entry, known), former=known, max_entries=2).values(), "they wait already"
 
 
 def test_a_cancelled_entry_ends_whether_it_runs_or_not() -> None:
@@ -166,4 +184,3 @@ def test_times_of_day_are_those_of_the_local_clock() -> None:
 def test_what_is_decided_does_not_depend_on_the_order_in_which_entries_are_found() -> None:
     entries = [entry(1, 2), entry(2, 1, after=(1,)), entry(3, 0), entry(4, 1, cancelled_by="anna")]
     assert turns(*entries, max_running=1) == turns(*reversed(entries), max_running=1)
-    assert turns(*(evolve(each) for each in entries), max_running=1) == turns(*entries, max_running=1)

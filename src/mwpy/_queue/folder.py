@@ -32,12 +32,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attrs import Factory, define
 from msgspec import Struct, field
 
+from mwpy._queue.entry import ENDED, PRIORITIES, Asked, Entry, Run, State, Turn
+from mwpy._queue.order import Rules
 from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import MALFORMED, from_plain, to_plain
-from mwpy._queue.order import ENDED, PRIORITIES, Candidate, Rules, State, Turn
 
 T = TypeVar("T")
 
@@ -51,44 +51,6 @@ LOG_BYTES = 4_000_000
 
 MAX_FILE_BYTES = 10_000_000
 """A file of the queue that is larger is damaged."""
-
-
-class Asked(Struct, omit_defaults=True):
-    """What an entry asks for."""
-
-    name: str
-    words: list[str]
-    """A study (`.toml`) or a script, as its path in the input, and its arguments."""
-    python: str
-    """The Python that runs it."""
-    priority: int = 1
-    at: float = 0.0
-    daily: str = ""
-    """The time of day at which an entry like this one is added."""
-    limit_s: float | None = None
-    after: list[int] = field(default_factory=list)
-    on_end: str = ""
-    watch: str = ""
-    """The repository for whose commits an entry like this one is added."""
-    commit: str = ""
-    """With `watch`, the last commit that has no entry."""
-    made_by: int = 0
-    """The entry that has added this one, and `occasion` says why: a time or a commit."""
-    occasion: str = ""
-
-
-class Run(Struct, omit_defaults=True):
-    """What happens to an entry that has begun."""
-
-    state: State
-    reason: str = ""
-    began: float = 0.0
-    ended: float = 0.0
-    code: int | None = None
-    host: str = ""
-    starts: int = 0
-    occasion: str = ""
-    """The last occasion on which it has added an entry."""
 
 
 class Request(Struct, omit_defaults=True):
@@ -140,61 +102,6 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-@define
-class Entry:
-    """An entry of the queue."""
-
-    number: int
-    path: Path
-    uid: int
-    """The user who has added it."""
-    asked: Asked = Factory(lambda: Asked("?", [], ""))
-    fault: str = ""
-    run: Run | None = None
-    priority: int = 1
-    cancelled_by: str = ""
-
-    @property
-    def run_path(self) -> Path:
-        """The folder in which it runs."""
-        return self.path.with_name(f"{self.path.name}.run")
-
-    @property
-    def repeats(self) -> bool:
-        """Whether it only adds others."""
-        return bool(self.asked.daily or self.asked.watch)
-
-    @property
-    def study(self) -> Path | None:
-        """The study that runs, if it is one."""
-        words = self.asked.words
-        return self.run_path / words[0] if words and words[0].endswith(".toml") else None
-
-    @property
-    def resource(self) -> Path:
-        """The resource file of its master."""
-        return self.run_path / "app.rsc" if self.study is None else self.study.with_suffix(".sweep") / "sweep.rsc"
-
-    @property
-    def database(self) -> Path:
-        """The run database of its master."""
-        return self.resource.with_name("run.db")
-
-    @property
-    def log(self) -> Path:
-        """The folder with what its master prints."""
-        return self.run_path / "log"
-
-    def candidate(self, former: Turn | None) -> Candidate:
-        """Return what the order depends on."""
-        asked, run = self.asked, self.run
-        return Candidate(
-            self.number, self.uid, self.priority, asked.at, tuple(asked.after), self.repeats, self.cancelled_by,
-            self.fault, run.state if run else None, run.reason if run else "",
-            former.state if former else None, former.reason if former else "",
-        )  # fmt: skip
 
 
 class Folder:
@@ -283,11 +190,6 @@ class Folder:
             return (self.path / TURN).lstat().st_uid
         except FileNotFoundError:
             return None
-
-    def keeper_age_s(self, now: float) -> float | None:
-        """Return when the keeper has decided last, in seconds before `now`; None if there was none."""
-        changed = _changed(self.path / TURN)
-        return now - changed if changed else None
 
     def workers(self, now: float) -> dict[int, Work]:
         """Return the workers that live, by their users."""

@@ -16,6 +16,8 @@ from pathlib import Path
 from attrs import Factory, define
 
 from mwpy import resource_file
+from mwpy._queue.entry import Entry
+from mwpy._queue.folder import Announced, Folder, beat, user_name
 from mwpy._roles import join
 from mwpy._roles.overseer import agent_command
 from mwpy._system import clock, process
@@ -23,8 +25,6 @@ from mwpy._values.errors import ExitCode, MwpyError, ResourceFileError
 from mwpy._values.jobs import FINISHED, ResourceFile
 from mwpy._values.options import JOB_VARIABLE
 from mwpy._values.phrases import counted
-from mwpy._queue.folder import Announced, Entry, Folder, beat, user_name
-from mwpy._queue.order import State
 
 IDLE_S = 5.0
 """After how many seconds without a task an agent ends."""
@@ -90,9 +90,7 @@ class Host:
         found = []
         for each in self._folder.entries():
             is_allowed = self._for_others or each.uid == os.geteuid()
-            if not is_allowed or each.run is None or each.run.state is not State.RUNNING:
-                continue
-            if clock.monotonic() < self._avoided.get(each.number, 0.0):
+            if not is_allowed or not each.is_running or clock.monotonic() < self._avoided.get(each.number, 0.0):
                 continue
             try:
                 content = resource_file.read(each.resource)

@@ -12,13 +12,14 @@ from attrs import Factory, define
 from msgspec import Struct
 
 from mwpy._batch.ssh import HostLine, read_hosts
+from mwpy._queue.entry import Entry, State, Turn
+from mwpy._queue.folder import Decision, Folder, Work, beat, user_name
+from mwpy._queue.order import Claim, Rules, decide, divide, grant, place
+from mwpy._queue.worker import Worker, locked, loop, say
 from mwpy._system import clock
 from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import to_plain
 from mwpy._values.options import host_and_port
-from mwpy._queue.folder import Decision, Entry, Folder, Work, beat, user_name
-from mwpy._queue.order import Claim, Rules, State, Turn, decide, divide, grant, place
-from mwpy._queue.worker import Worker, locked, loop, say
 
 MANY = 1000
 """How many slaves a batch system may have, by default."""
@@ -59,8 +60,7 @@ class Keeper:
         now = self._worker.beat(entries)
         works = self._folder.workers(now)
         users = {each.uid for each in entries if self._worker.is_mine(each)} | {*works}
-        candidates = [each.candidate(former.turns.get(str(each.number))) for each in entries]
-        turns = decide(candidates, self._options.rules, now, users, str(self._folder.path))
+        turns = decide(entries, former.turns, self._options.rules, now, users, str(self._folder.path))
         made = Decision(
             f"process {os.getpid()} on {platform.node()}",
             self._options.rules,

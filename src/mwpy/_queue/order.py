@@ -11,53 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from enum import Enum
 
 from attrs import frozen
 from msgspec import Struct
 
-PRIORITIES = (0, 1, 2)
-"""The priorities of entries. 0 comes first."""
-
-
-class State(Enum):
-    """What happens to an entry."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    REFUSED = "refused"
-    REPEATS = "repeats"
-    """It adds other entries, at a time of each day or for each commit, until it is cancelled."""
-
-
-ENDED = (State.DONE, State.FAILED, State.CANCELLED, State.REFUSED)
-
-
-@frozen
-class Candidate:
-    """What the order depends on: an entry, and what its worker and the last decision say about it."""
-
-    number: int
-    user: int
-    priority: int = 1
-    at: float = 0.0
-    """Before this time, in seconds since 1970, it does not start."""
-    after: tuple[int, ...] = ()
-    """The entries that must succeed before."""
-    repeats: bool = False
-    cancelled_by: str = ""
-    """The user who wants its end."""
-    fault: str = ""
-    """Why it can never run."""
-    state: State | None = None
-    """What its worker says; None if it has not begun."""
-    reason: str = ""
-    former: State | None = None
-    """What was decided before."""
-    former_reason: str = ""
+from mwpy._queue.entry import ENDED, PRIORITIES, Entry, State, Turn
 
 
 class Rules(Struct, frozen=True):
@@ -68,20 +26,18 @@ class Rules(Struct, frozen=True):
     equal_shares: bool = False
 
 
-class Turn(Struct, frozen=True):
-    """What is decided about an entry, and why."""
-
-    state: State
-    reason: str = ""
-    priority: int = 1
-
-
 def decide(
-    entries: Sequence[Candidate], rules: Rules, now: float, users: Collection[int], folder: str = "FOLDER"
+    entries: Sequence[Entry],
+    former: Mapping[str, Turn],
+    rules: Rules,
+    now: float,
+    users: Collection[int],
+    folder: str = "FOLDER",
 ) -> dict[int, Turn]:
     """Decide what happens to each entry, by its number.
 
     Args:
+        former: what was decided before, by the numbers of the entries.
         now: the time of the queue, in seconds since 1970.
         users: those whose entries can be started, because somebody works for them.
         folder: the folder of the queue, for messages.
@@ -89,11 +45,11 @@ def decide(
     turns: dict[int, Turn] = {}
     by_number = {each.number: each for each in entries}
     for each in sorted(entries, key=lambda each: each.number):
-        state, reason = _without_others(each, by_number)
-        if state is State.WAITING and each.former is not State.RUNNING:
-            present = sum(turn.state in (State.WAITING, State.RUNNING) for turn in turns.values())
-            if each.former is None and present >= rules.max_entries:
-                state, reason = State.REFUSED, f"the queue has {present} entries already (--max-entries)"
+        before = former.get(str(each.number))
+        state, reason = _without_others(each, before, by_number)
+        present = sum(turn.state in (State.WAITING, State.RUNNING) for turn in turns.values())
+        if state is State.WAITING and before is None and present >= rules.max_entries:
+            state, reason = State.REFUSED, f"the queue has {present} entries already (--max-entries)"
         turns[each.number] = Turn(state, reason, each.priority)
     waiting = []
     while _refuse_dependent(by_number, turns):
@@ -105,33 +61,33 @@ def decide(
             turns[number] = Turn(State.WAITING, reason, each.priority)
             if not reason:
                 waiting.append(each)
-    _start(waiting, by_number, turns, rules)
+    _start(waiting, by_number, former, turns, rules)
     return turns
 
 
-def _without_others(each: Candidate, entries: Mapping[int, Candidate]) -> tuple[State, str]:
+def _without_others(each: Entry, before: Turn | None, entries: Mapping[int, Entry]) -> tuple[State, str]:
     """What happens to an entry, as far as other entries do not run, wait or end."""
-    if each.state in ENDED:
-        return each.state, each.reason
+    if each.run is not None and each.run.state in ENDED:
+        return each.run.state, each.run.reason
     if each.cancelled_by:
         return State.CANCELLED, f"by {each.cancelled_by}"
     if each.fault:
         return State.REFUSED, each.fault
-    if each.former is State.REFUSED:
-        return State.REFUSED, each.former_reason
+    if before is not None and before.state is State.REFUSED:
+        return State.REFUSED, before.reason
     if each.repeats:
-        return State.REPEATS, each.reason
-    for number in each.after:
+        return State.REPEATS, ""
+    for number in each.asked.after:
         if number not in entries:
             return State.REFUSED, f"there is no entry {number}, after which it should run"
         if entries[number].repeats:
             return State.REFUSED, f"entry {number} repeats, so it never ends"
-    if _follows(each.number, each.after, entries):
+    if _follows(each.number, each.asked.after, entries):
         return State.REFUSED, "it should run after itself (a cycle of --after)"
-    return (State.RUNNING if each.state is State.RUNNING else State.WAITING), ""
+    return (State.RUNNING if each.is_running else State.WAITING), ""
 
 
-def _follows(number: int, after: Sequence[int], entries: Mapping[int, Candidate]) -> bool:
+def _follows(number: int, after: Sequence[int], entries: Mapping[int, Entry]) -> bool:
     """Whether an entry comes, through others, after itself."""
     left, seen = [*after], set[int]()
     while left:
@@ -140,15 +96,15 @@ def _follows(number: int, after: Sequence[int], entries: Mapping[int, Candidate]
             return True
         if each not in seen and each in entries:
             seen.add(each)
-            left += entries[each].after
+            left += entries[each].asked.after
     return False
 
 
-def _refuse_dependent(entries: Mapping[int, Candidate], turns: dict[int, Turn]) -> bool:
+def _refuse_dependent(entries: Mapping[int, Entry], turns: dict[int, Turn]) -> bool:
     """Refuse entries that wait for one that has not succeeded. Return whether there was one."""
     found = False
     for number, turn in turns.items():
-        for other in entries[number].after if turn.state is State.WAITING else ():
+        for other in entries[number].asked.after if turn.state is State.WAITING else ():
             end = turns[other].state
             if end in ENDED and end is not State.DONE:
                 turns[number] = Turn(State.REFUSED, f"entry {other} is {end.value}", turn.priority)
@@ -157,28 +113,35 @@ def _refuse_dependent(entries: Mapping[int, Candidate], turns: dict[int, Turn]) 
     return found
 
 
-def _obstacle(each: Candidate, turns: Mapping[int, Turn], now: float, users: Collection[int], folder: str) -> str:
+def _obstacle(each: Entry, turns: Mapping[int, Turn], now: float, users: Collection[int], folder: str) -> str:
     """Why an entry may not start, apart from the limits; empty if it may."""
-    pending = [str(number) for number in each.after if turns[number].state is not State.DONE]
+    pending = [str(number) for number in each.asked.after if turns[number].state is not State.DONE]
     if pending:
         return f"after {', '.join(pending)}"
-    if now < each.at:
-        return f"until {datetime.fromtimestamp(each.at).isoformat(' ', 'minutes')}"
-    if each.user not in users:
+    if now < each.asked.at:
+        return f"until {datetime.fromtimestamp(each.asked.at).isoformat(' ', 'minutes')}"
+    if each.uid not in users:
         return f"its user must start `mwpy queue work {folder}`"
     return ""
 
 
-def _start(waiting: list[Candidate], entries: Mapping[int, Candidate], turns: dict[int, Turn], rules: Rules) -> None:
+def _start(
+    waiting: list[Entry],
+    entries: Mapping[int, Entry],
+    former: Mapping[str, Turn],
+    turns: dict[int, Turn],
+    rules: Rules,
+) -> None:
     """Start entries, the most important ones first, as far as the limit allows."""
     running = [each for each in entries.values() if turns[each.number].state is State.RUNNING]
-    for each in [each for each in waiting if each.former is State.RUNNING]:  # its worker has not begun yet
+    given = {number for number, turn in former.items() if turn.state is State.RUNNING}
+    for each in [each for each in waiting if str(each.number) in given]:  # its worker has not begun yet
         waiting.remove(each)
         running.append(each)
         turns[each.number] = Turn(State.RUNNING, "", each.priority)
     while waiting:
-        shares = Counter(each.user for each in running) if rules.equal_shares else Counter[int]()
-        first = min(waiting, key=lambda each: (each.priority, shares[each.user], each.number))
+        shares = Counter(each.uid for each in running) if rules.equal_shares else Counter[int]()
+        first = min(waiting, key=lambda each: (each.priority, shares[each.uid], each.number))
         waiting.remove(first)
         if sum(each.priority <= first.priority for each in running) < rules.max_running:
             running.append(first)

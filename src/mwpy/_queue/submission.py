@@ -14,10 +14,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from mwpy._queue.entry import Asked, Entry
+from mwpy._queue.folder import Folder
+from mwpy._queue.order import next_time
 from mwpy._system import clock, process
 from mwpy._values.errors import MwpyError, UsageError
-from mwpy._queue.folder import Asked, Entry, Folder
-from mwpy._queue.order import next_time
 
 UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 

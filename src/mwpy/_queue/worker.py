@@ -21,13 +21,14 @@ from msgspec.structs import replace
 
 from mwpy import resource_file
 from mwpy._batch.local import Local
+from mwpy._queue.entry import ENDED, Entry, Run, State, Turn
+from mwpy._queue.folder import Decision, Folder, Work, beat, protect, store, user_name
+from mwpy._queue.order import last_time
+from mwpy._queue.submission import add_again, new_commits
 from mwpy._system import clock, process
 from mwpy._system.locks import FileLock, LockHeld, LocksUnsupported
 from mwpy._values.errors import ExitCode, MwpyError, ResourceFileError, UsageError
 from mwpy._values.jobs import FINISHED, Outcome
-from mwpy._queue.folder import Decision, Entry, Folder, Run, Work, beat, protect, store, user_name
-from mwpy._queue.order import ENDED, State, Turn, last_time
-from mwpy._queue.submission import add_again, new_commits
 from mwpy.run_database import RunDatabase, run_at_end
 
 MAX_STARTS = 20
@@ -178,7 +179,7 @@ class Worker:
         """
         wants, used = dict[str, int](), 0
         for each in entries:
-            if self.is_mine(each) and each.run is not None and each.run.state is State.RUNNING:
+            if self.is_mine(each) and each.is_running:
                 with suppress(ResourceFileError):
                     content = resource_file.read(each.resource)
                     jobs = [job for job in content.connected_jobs if not job.startswith("queue-")]
@@ -206,7 +207,7 @@ class Worker:
                 if self._said.get(each.number) != str(error):
                     self._said[each.number] = str(error)
                     self._say(f"entry {each.number} cannot go on now: {error}")
-        running = [each for each in mine if each.run is not None and each.run.state is State.RUNNING]
+        running = [each for each in mine if each.is_running]
         ending = [each.number for each, _ in ends] + [*self._ending]
         self.overseer.adjust([each for each in running if each.number not in ending], decision)
         for entry, run in ends:
@@ -222,7 +223,7 @@ class Worker:
             return None
         if turn.state is State.REPEATS:
             self._repeat(entry, now)
-        elif entry.run is not None and entry.run.state is State.RUNNING:
+        elif entry.run is not None and entry.is_running:
             return self._watch(entry, entry.run, turn, now)
         elif turn.state is State.RUNNING and not entry.fault:
             self._make_folder(entry, now)

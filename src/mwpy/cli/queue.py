@@ -1,8 +1,8 @@
 """mwpy queue FOLDER | add|list|show|cancel|move|work FOLDER ...: keep a queue of sweeps and scripts for a group.
 
 Keep a queue: start the sweeps and scripts that users have added to a folder, in the order of their priority, and let
-one overseer give them slaves. Everybody who may write to the folder may add entries. Only one keeper runs; after a kill or a
-reboot, the next one goes on. `mwpy queue add --help` and so on show the options of the other commands.
+one overseer give them slaves. Everybody who may write to the folder may add entries. Only one keeper runs. After a kill
+or a reboot, the next one goes on. `mwpy queue add --help` and so on show the options of the other commands.
 
 examples:
   mwpy queue /data/queue --with ssh --hosts hosts.txt --page 8700
@@ -27,12 +27,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mwpy._queue.entry import PRIORITIES, Asked
+from mwpy._queue.folder import Folder
+from mwpy._queue.order import Rules
+from mwpy._queue.submission import seconds_of, submit, timed
 from mwpy._values.errors import ExitCode, UsageError
 from mwpy._values.options import BATCH_SYSTEMS
 from mwpy.cli._arguments import Parser, number, on_screen
-from mwpy._queue.folder import Asked, Folder
-from mwpy._queue.order import PRIORITIES, Rules
-from mwpy._queue.submission import seconds_of, submit, timed
 
 __all__ = ["main", "make_parser"]
 

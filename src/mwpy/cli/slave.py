@@ -65,10 +65,10 @@ def _serve_queue(arguments: Sequence[str]) -> int:
     """Serve the entries of a queue until this process is stopped."""
     from pathlib import Path  # only here, because agents do not need it
 
-    from mwpy._system.process import count_cores
-    from mwpy.cli._arguments import Parser, number
     from mwpy._queue import host
     from mwpy._queue.folder import Folder
+    from mwpy._system.process import count_cores
+    from mwpy.cli._arguments import Parser, number
 
     parser = Parser("slave", description="Serve the running entries of this user in a queue, one after the other.")
     parser.add_argument("--queue", type=Path, required=True, metavar="FOLDER", help="the queue")
