@@ -10,10 +10,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -122,7 +124,7 @@ def test_a_sweep_and_scripts_run_in_order_with_tables_and_reports(queue: Queue) 
 
 
 def test_a_keeper_that_is_killed_five_times_loses_nothing(queue: Queue) -> None:
-    """Masters go on without it, and those that were killed as well continue with their run databases."""
+    """Masters go on without it. Those that were killed continue with their run databases, also after a reboot."""
     numbers = [queue.add(APP, 15, 0.1, "--priority", each % 3) for each in range(4)]
 
     def has_more(done: int) -> bool:
@@ -135,7 +137,9 @@ def test_a_keeper_that_is_killed_five_times_loses_nothing(queue: Queue) -> None:
         if kill == 2:
             for pid in masters(queue):
                 os.kill(pid, signal.SIGKILL)
-        keeper.send(signal.SIGKILL)
+        for pid in queue.stage.processes() if kill == 3 else [keeper.pid]:  # as a reboot does
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         keeper.end()
     queue.keep("--max-running", 2)
     queue.until("done", *numbers)
@@ -228,6 +232,25 @@ def test_each_new_commit_gets_an_entry(queue: Queue) -> None:
     queue.keep()
     until(lambda: queue.entries()[watch]["state"] == "repeats", "another look")
     assert len(queue.entries()) == 4, "no commit has two entries"
+
+
+def test_an_entry_repeats_at_a_time_of_each_day(queue: Queue) -> None:
+    """It was added two days ago, and no keeper has run since: it is made up for once. Another keeper adds no more."""
+    now = datetime.now()
+    daily = queue.add(APP, 2, 0, "--at", f"{now:%H:%M} daily", "--priority", 0)
+    later = queue.add(APP, 2, 0, "--at", f"{now - timedelta(minutes=5):%H:%M} daily", "--name", "not yet")
+    ago = time.time() - 2 * 86400
+    os.utime(queue.path / f"{daily:04d}", (ago, ago))
+    for _ in range(2):
+        keeper = queue.keep()
+        queue.until("done", later + 1)
+        keeper.send(signal.SIGKILL)
+        keeper.end()
+    assert queue.read(later + 1, "table.txt") == squares(2)
+    found = queue.entries()
+    assert len(found) == 3
+    assert (found[daily]["state"], found[later]["state"], found[3]["made_by"]) == ("repeats", "repeats", daily)
+    assert found[3]["priority"] == 0
 
 
 def git_in(folder: Path) -> Callable[..., None]:

@@ -206,7 +206,11 @@ class Folder:
                 yield path, found
 
     def _read(self, path: Path, kind: type[T]) -> T | str:
-        """Return what a file says, or why it cannot be read."""
+        """Return what a file says, or why it cannot be read.
+
+        Raises:
+            OSError: the file system fails, which may pass.
+        """
         try:
             about = path.lstat()
             if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_FILE_BYTES:
@@ -216,7 +220,7 @@ class Folder:
             if known is None or known[0] != identity:
                 known = self._known[path] = identity, from_plain(json.loads(path.read_bytes()), kind)
             return known[1]
-        except OSError as error:
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
             return f"{path.name}: {error.strerror}"
         except (*MALFORMED, ValueError, RecursionError) as error:
             return f"{path.name}: {error}"
@@ -238,7 +242,8 @@ class Folder:
             put(new / INPUT)
             store(new / ENTRY, asked)
             protect(new)
-            number = max([self._last(), *(each.number for each in self.entries())]) + 1
+            decision = self.decision()
+            number = max([decision.last if decision else 0, *(each.number for each in self.entries())]) + 1
             while True:
                 path = self.path / f"{number:04d}"
                 try:
@@ -253,10 +258,6 @@ class Folder:
         finally:
             if new is not None:
                 shutil.rmtree(new, ignore_errors=True)
-
-    def _last(self) -> int:
-        decision = self.decision()
-        return 0 if decision is None else decision.last
 
     def ask(self, entry: Entry, **changes: Any) -> None:
         """Ask for a change of an entry: its end, or another priority.
