@@ -450,7 +450,7 @@ def test_only_the_owner_and_the_keeper_may_change_an_entry(shared: SharedQueue) 
     until_decided(shared)
     own, other = shared.add_as(berta, APP, 1, 0), shared.add_as(berta, APP, 1, 0)
     refused = shared.run(clara, "cancel", own, code=2)
-    assert f"entry {own} belongs to {berta}: only {berta} and {anna}, who keeps the queue may change it" in refused.err
+    assert f"entry {own} belongs to {berta}: only {berta} and {anna} may change it" in refused.err
     forged = shared.path / f"{own:04d}.request-{pwd.getpwnam(berta).pw_uid}.json"
     forged.write_text('{"cancelled": true}')
     shutil.chown(forged, clara)
@@ -471,6 +471,12 @@ def test_what_another_user_may_write_is_refused(shared: SharedQueue) -> None:
         shared.add_as(anna, APP, 1, 0),
     )
     (shared.path / f"{changed:04d}" / "entry.json").chmod(0o660)
+    (shared.path / "turn.json").write_text("{}")
+    shutil.chown(shared.path / "turn.json", clara)
+    refused = shared.run(clara, "keep", waits=False)
+    assert refused.end() == 2
+    assert refused.err.endswith(f"queue belongs to {anna}: only this user can keep the queue\n")
+    (shared.path / "turn.json").unlink()
     (shared.path / f"{taken:04d}.run").mkdir()
     (shared.path / f"{taken:04d}.run" / "state.json").write_text('{"state": "done"}')
     shutil.chown(shared.path / f"{taken:04d}.run", clara)

@@ -12,8 +12,8 @@
     log.jsonl               what has happened, written by the keeper
 
 Rights are those of the file system. The folder belongs to a group, and has the sticky bit: so members can add files,
-and remove only their own. Who owns a file says who has asked for something; no name inside a file does. Times are those
-of the file system: the clocks of hosts may differ.
+and remove only their own. Its owner keeps the queue. The owner of a file is who has asked for something; no name inside
+a file counts. Times are those of the file system: the clocks of hosts may differ.
 """
 
 from __future__ import annotations
@@ -118,9 +118,11 @@ class Folder:
         self.path = path.absolute()
         self._known: dict[Path, tuple[tuple[int, ...], Any]] = {}
         try:
-            mode = self.path.stat().st_mode
+            about = self.path.stat()
         except OSError as error:
             raise UsageError(f"the queue {path} cannot be used ({error.strerror}): make this folder first") from error
+        self.keeper_uid, mode = about.st_uid, about.st_mode
+        """The owner of the folder, who keeps the queue."""
         if not stat.S_ISDIR(mode):
             raise UsageError(f"the queue {path} is no folder: give the folder of a queue")
         if mode & 0o022 and not mode & stat.S_ISVTX:
@@ -132,12 +134,11 @@ class Folder:
         """Return all entries, the oldest first. A damaged one has a `fault`."""
         names = sorted(os.listdir(self.path))
         requests = [name for name in names if ".request-" in name]
-        keeper = self.keeper_uid()
         found = []
         for name in dict.fromkeys(name.removesuffix(".run") for name in names):
             if re.fullmatch(r"\d{4,9}", name):
                 with suppress(FileNotFoundError):  # it was just removed
-                    found.append(self._entry(name, [each for each in requests if each.startswith(f"{name}.")], keeper))
+                    found.append(self._entry(name, [each for each in requests if each.startswith(f"{name}.")]))
         return sorted(found, key=lambda each: each.number)
 
     def entry(self, text: str) -> Entry:
@@ -152,7 +153,7 @@ class Folder:
                 return each
         raise UsageError(f"there is no entry {text} in {self.path}: `mwpy queue list {self.path}` shows all")
 
-    def _entry(self, name: str, requests: list[str], keeper: int | None) -> Entry:
+    def _entry(self, name: str, requests: list[str]) -> Entry:
         path = self.path / name
         is_removed = not path.exists()
         entry = Entry(int(name), path, (path.with_name(f"{name}.run") if is_removed else path).lstat().st_uid)
@@ -166,7 +167,7 @@ class Folder:
             entry.fault = _fault(entry)
         run = self._read(entry.run_path / STATE, Run)
         if isinstance(run, Run):
-            if entry.run_path.lstat().st_uid in (entry.uid, keeper):
+            if entry.run_path.lstat().st_uid in (entry.uid, self.keeper_uid):
                 entry.run = run
             else:
                 entry.fault = f"{entry.run_path} belongs to another user: remove it"
@@ -174,7 +175,7 @@ class Folder:
             request = self._read(self.path / each, Request)
             with suppress(FileNotFoundError):
                 uid = (self.path / each).lstat().st_uid
-                if isinstance(request, Request) and uid in (entry.uid, keeper):
+                if isinstance(request, Request) and uid in (entry.uid, self.keeper_uid):
                     entry.cancelled_by = user_name(uid) if request.cancelled else entry.cancelled_by
                     entry.priority = request.priority if request.priority in PRIORITIES else entry.priority
         return entry
@@ -182,14 +183,8 @@ class Folder:
     def decision(self) -> Decision | None:
         """Return what the keeper has decided; None if there was none."""
         found = self._read(self.path / TURN, Decision)
-        return None if isinstance(found, str) else found
-
-    def keeper_uid(self) -> int | None:
-        """Return the user of the keeper; None if there was none."""
-        try:
-            return (self.path / TURN).lstat().st_uid
-        except FileNotFoundError:
-            return None
+        is_of_keeper = not isinstance(found, str) and (self.path / TURN).lstat().st_uid == self.keeper_uid
+        return found if isinstance(found, Decision) and is_of_keeper else None
 
     def workers(self, now: float) -> dict[int, Work]:
         """Return the workers that live, by their users."""
@@ -265,11 +260,10 @@ class Folder:
         Raises:
             UsageError: this user may not, it has ended, or the folder cannot be written.
         """
-        uid, keeper = os.geteuid(), self.keeper_uid()
-        if uid not in (entry.uid, keeper):
-            others = f" and {user_name(keeper)}, who keeps the queue" if keeper not in (None, entry.uid) else ""
-            owner = user_name(entry.uid)
-            raise UsageError(f"entry {entry.number} belongs to {owner}: only {owner}{others} may change it")
+        uid = os.geteuid()
+        if uid not in (entry.uid, self.keeper_uid):
+            able = " and ".join(dict.fromkeys(map(user_name, (entry.uid, self.keeper_uid))))
+            raise UsageError(f"entry {entry.number} belongs to {user_name(entry.uid)}: only {able} may change it")
         state, reason = self.state_of(entry, self.decision())
         if state in ENDED:
             raise UsageError(f"entry {entry.number} is {state.value} already{f': {reason}' if reason else ''}")

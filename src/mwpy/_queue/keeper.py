@@ -148,9 +148,8 @@ def run(folder: Folder, options: Options, page: str | None) -> int:
             raise UsageError(f"{options.hosts} says no slots for {missing[0]}: write `{missing[0]} slots=N`")
     elif options.hosts is not None:
         raise UsageError("--hosts has no effect without --with ssh")
-    keeper = folder.keeper_uid()
-    if keeper is not None and keeper != os.geteuid():
-        raise UsageError(f"{user_name(keeper)} keeps {folder.path}: only this user can")
+    if folder.keeper_uid != os.geteuid():
+        raise UsageError(f"{folder.path} belongs to {user_name(folder.keeper_uid)}: only this user can keep the queue")
     lock = locked(folder.path / "keeper.lock", "a keeper of this queue")
     worker = Worker(folder, options.oversee, say, options.run_as_keeper)
     say(f"keeps {folder.path}")

@@ -397,6 +397,8 @@ def run(folder: Folder, options: Sequence[str], interval_s: float) -> int:
     Raises:
         UsageError: the keeper, or another worker of this user, does this.
     """
+    if folder.keeper_uid == os.geteuid():
+        raise UsageError(f"{folder.path} belongs to this user, so its keeper runs the entries of this user")
     lock = locked(folder.path / f"work-{os.geteuid()}.lock", "a worker of this user")
     worker = Worker(folder, options, say)
     say(f"works for {user_name(os.geteuid())} in {folder.path}")
@@ -404,8 +406,6 @@ def run(folder: Folder, options: Sequence[str], interval_s: float) -> int:
         say(f"waits for a keeper: `mwpy queue {folder.path}`")
 
     def look() -> None:
-        if folder.keeper_uid() == os.geteuid():
-            raise UsageError(f"{user_name(os.geteuid())} keeps {folder.path}: the keeper runs the entries of this user")
         entries, decision = folder.entries(), folder.decision()
         now = worker.beat(entries)
         if decision is not None:

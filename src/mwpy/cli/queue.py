@@ -166,7 +166,7 @@ def _list(parsed: argparse.Namespace) -> int:
         why = f": {each['reason']}" if each["reason"] else ""
         row = f"{each['entry']:5}  {each['priority']:8}  {each['user']:8}  {each['state']:9}  {each['name']}{why}"
         lines.append(row)
-    if folder.keeper_uid() is None:
+    if decision is None:
         lines.append(f"no keeper was started: run `mwpy queue {parsed.folder}`")
     _print(parsed, found, *lines)
     return ExitCode.OK
