@@ -42,14 +42,14 @@ def decide(
         users: those whose entries can be started, because somebody works for them.
         folder: the folder of the queue, for messages.
     """
-    turns: dict[int, Turn] = {}
+    turns, present = dict[int, Turn](), 0
     by_number = {each.number: each for each in entries}
     for each in sorted(entries, key=lambda each: each.number):
         before = former.get(str(each.number))
         state, reason = _without_others(each, before, by_number)
-        present = sum(turn.state in (State.WAITING, State.RUNNING) for turn in turns.values())
         if state is State.WAITING and before is None and present >= rules.max_entries:
             state, reason = State.REFUSED, f"the queue has {present} entries already (--max-entries)"
+        present += state in (State.WAITING, State.RUNNING)
         turns[each.number] = Turn(state, reason, each.priority)
     waiting = []
     while _refuse_dependent(by_number, turns):
