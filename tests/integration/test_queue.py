@@ -251,6 +251,9 @@ def test_an_entry_repeats_at_a_time_of_each_day(queue: Queue) -> None:
     assert len(found) == 3
     assert (found[daily]["state"], found[later]["state"], found[3]["made_by"]) == ("repeats", "repeats", daily)
     assert found[3]["priority"] == 0
+    queue.call("cancel", daily)
+    queue.keep()
+    until(lambda: queue.entries()[daily]["state"] == "cancelled", "the end of what repeats")
 
 
 def git_in(folder: Path) -> Callable[..., None]:

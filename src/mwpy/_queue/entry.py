@@ -61,7 +61,6 @@ class Run(Struct, omit_defaults=True):
     ended: float = 0.0
     code: int | None = None
     host: str = ""
-    starts: int = 0
     occasion: str = ""
     """The last occasion on which it has added an entry."""
 

@@ -283,8 +283,8 @@ class Folder:
         turn = None if decision is None else decision.turns.get(str(entry.number))
         if turn is None:
             return State.WAITING, entry.fault or "no keeper has seen it yet"
-        if entry.run is not None:
-            return entry.run.state, entry.run.reason or turn.reason
+        if entry.is_running:
+            return State.RUNNING, turn.reason
         return (State.WAITING, "starts") if turn.state is State.RUNNING else (turn.state, turn.reason)
 
     def described(self, entry: Entry, decision: Decision | None) -> dict[str, Any]:

@@ -76,10 +76,7 @@ def _without_others(each: Entry, before: Turn | None, entries: Mapping[int, Entr
     if before is not None and before.state is State.REFUSED:
         return State.REFUSED, before.reason
     if each.repeats:
-        return (
-            State.REPEATS,
-            f"at {each.asked.daily} each day" if each.asked.daily else f"each commit of {each.asked.watch}",
-        )
+        return State.REPEATS, f"each day at {each.asked.daily}" if each.asked.daily else f"with {each.asked.watch}"
     for number in each.asked.after:
         if number not in entries:
             return State.REFUSED, f"there is no entry {number}, after which it should run"

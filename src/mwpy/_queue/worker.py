@@ -321,13 +321,14 @@ class Worker:
                 return
             self._look_at[entry.number] = clock.monotonic() + WATCH_S
             occasions = new_commits(asked, since)
-        made = {each.asked.occasion for each in self._folder.entries() if each.asked.made_by == entry.number}
+        others = self._folder.entries() if occasions else []
+        made = [each.asked.occasion for each in others if each.asked.made_by == entry.number]
         for occasion in occasions:
             if occasion not in made:
                 added = add_again(self._folder, entry, occasion)
                 self._say(f"entry {entry.number} has added entry {added.number}")
             run = replace(run, occasion=occasion)
-        if occasions or entry.run is None:
+        if occasions:
             entry.run_path.mkdir(exist_ok=True, mode=0o750)
             store(entry.run_path / "state.json", run)
 
@@ -350,11 +351,8 @@ def locked(path: Path, what: str) -> FileLock:
         raise UsageError(f"{what} runs already: {held}. Stop it first") from None
     except LocksUnsupported:
         raise UsageError(f"the file system of {path.parent} has no locks: put the queue on another one") from None
-    except PermissionError:
-        owner = user_name(path.lstat().st_uid) if path.exists() else "nobody"
-        raise UsageError(f"{what} cannot lock {path}, which belongs to {owner}: ask this user") from None
     except OSError as error:
-        raise UsageError(f"{what} cannot lock {path}: {error}") from error
+        raise UsageError(f"{what} cannot lock {path} ({error.strerror}): remove it, or free some space") from error
 
 
 def loop(lock: FileLock, interval_s: float, look: Callable[[], None], say: Say) -> int:
