@@ -40,12 +40,10 @@ class Host:
     Args:
         folder: the queue.
         slaves: how many slaves it has.
-        for_others: whether it serves the entries of other users, too. They run as the user of this process.
     """
 
     _folder: Folder
     _slaves: int
-    _for_others: bool
     _agent: process.Child | None = None
     _served: Entry | None = None
     _said: Announced | None = None
@@ -86,11 +84,11 @@ class Host:
         return self._folder.path / f"host-{platform.node()}-{os.getpid()}.json"
 
     def _needing(self) -> list[tuple[Entry, ResourceFile]]:
-        """The entries that need slaves, and that this user may serve."""
+        """The entries that need slaves and run as this user."""
         found = []
         for each in self._folder.entries():
-            is_allowed = self._for_others or each.uid == os.geteuid()
-            if not is_allowed or not each.is_running or clock.monotonic() < self._avoided.get(each.number, 0.0):
+            is_own = each.run_path.exists() and each.run_path.lstat().st_uid == os.geteuid()
+            if not is_own or not each.is_running or clock.monotonic() < self._avoided.get(each.number, 0.0):
                 continue
             try:
                 content = resource_file.read(each.resource)
@@ -115,9 +113,9 @@ class Host:
         self._path.unlink(missing_ok=True)
 
 
-def run(folder: Folder, slaves: int, for_others: bool) -> int:
+def run(folder: Folder, slaves: int) -> int:
     """Serve the computations of a queue until this process is stopped. Return the exit code."""
-    host, pause_s = Host(folder, slaves, for_others), LOOK_S
+    host, pause_s = Host(folder, slaves), LOOK_S
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     print(f"mwpy: serves the queue {folder.path} with {counted(slaves, 'slave')}", flush=True)
     try:

@@ -40,8 +40,8 @@ WATCH_S = 10.0
 REMOVAL_S = 60.0
 """How long the removal of the jobs of an entry may take, in seconds."""
 
-PAUSE_S = 1.0
-"""The least time between two starts of the overseer, in seconds."""
+PAUSE_S, FAULT_S = 1.0, 10.0
+"""The least time between two starts of the overseer, in seconds, and how much more after a fault."""
 
 OVERSEER_S = 2.0
 """The time between two rounds of an overseer of this machine or of hosts, in seconds."""
@@ -59,8 +59,8 @@ class Overseer:
     _folder: Folder
     _options: Sequence[str]
     _say: Say
-    _arguments: list[str] = Factory(list)
-    """Those of the last start."""
+    _started: list[str] = Factory(list)
+    """The arguments and the hosts file of the last start."""
     _child: process.Child | None = None
     _since: float = 0.0
     """When it was started, on the monotonic clock."""
@@ -69,30 +69,29 @@ class Overseer:
         """Let it run for these entries, with the places that the keeper has decided."""
         if clock.monotonic() < self._since + PAUSE_S:
             return
-        uid = str(os.geteuid())
         wanted = [each for each in entries if each.resource.exists()]
-        words = [*self._system(decision), "--max", str(decision.places.get(uid, 0))]
-        words += [*map(str, (each.resource for each in wanted)), *self._priorities(wanted)]
-        if decision.system == "ssh" and self._write_hosts(decision, uid):
-            self._arguments = []
+        words = [*self._system(decision), "--max", str(decision.places.get(str(os.geteuid()), 0))]
+        words += [f"--priority={each.resource}={2 - each.priority}" for each in wanted]
+        words += [str(each.resource) for each in wanted]
+        started = [*words, self._hosts(decision)]
         if self._child is not None and (code := self._child.poll()) is not None:
             if code not in (ExitCode.OK, ExitCode.INTERRUPTED, -signal.SIGTERM):
-                self._say(f"the overseer has ended with exit code {code}: {self._log} says why. It is started again")
+                self._say(
+                    f"the overseer has ended with exit code {code}, and starts again: {self._path('log')} says why"
+                )
             self._child = None
-            self._arguments = [] if wanted else words
-        if words == self._arguments and (self._child is not None or not wanted):
-            return
-        if self._child is not None:  # it unlocks the computations at its end
-            self._child.terminate()
-        elif wanted:
-            self._start(words)
-            self._arguments = words
+        if self._child is not None and (started != self._started or not wanted):
+            self._child.terminate()  # it unlocks the computations at its end
+        elif self._child is None and wanted:
+            self._started, self._since = started, clock.monotonic()
+            self._start(words, started[-1])
 
-    def _start(self, words: Sequence[str]) -> None:
-        path = self._log
+    def _start(self, words: Sequence[str], hosts: str) -> None:
+        if hosts:
+            resource_file.replace_file(self._path("hosts"), hosts.encode())
+        path = self._path("log")
         if path.exists() and path.stat().st_size > LOG_BYTES:
             path.replace(f"{path}.1")
-        self._since = clock.monotonic()
         with path.open("ab") as log:
             command = [sys.executable, "-m", "mwpy", "oversee", *words, "--parent", str(os.getpid())]
             self._child = process.start(command, output=(log, log))
@@ -114,32 +113,17 @@ class Overseer:
         if decision.system in ("local", "ssh"):
             words += ["--interval", str(OVERSEER_S)]
         if decision.system == "ssh":
-            words += ["--hosts", str(self._hosts_path)]
+            words += ["--hosts", str(self._path("hosts"))]
         return [*words, *self._options]
 
-    def _priorities(self, entries: Sequence[Entry]) -> list[str]:
-        return [word for each in entries for word in ("--priority", f"{each.resource}={2 - each.priority}")]
+    def _path(self, what: str) -> Path:
+        return self._folder.path / f"overseer-{os.geteuid()}.{what}"
 
-    @property
-    def _log(self) -> Path:
-        return self._folder.path / f"overseer-{os.geteuid()}.log"
-
-    @property
-    def _hosts_path(self) -> Path:
-        return self._folder.path / f"hosts-{os.geteuid()}.txt"
-
-    def _write_hosts(self, decision: Decision, uid: str) -> bool:
-        """Write the hosts with the slots of this user. Return whether they have changed."""
-        mine = decision.hosts.get(uid, {})
-        lines = []
-        for host in decision.hosts.get("", {}):
-            python = decision.pythons.get(host)
-            lines.append(f"{host} slots={mine.get(host, 0)}{f' python={python}' if python else ''}\n")
-        text, path = "".join(lines), self._hosts_path
-        if not text or (path.exists() and path.read_text() == text):
-            return False
-        resource_file.replace_file(path, text.encode())
-        return True
+    def _hosts(self, decision: Decision) -> str:
+        """The hosts file with the slots of this user; empty without hosts."""
+        mine, pythons = decision.hosts.get(str(os.geteuid()), {}), decision.pythons
+        settings = {name: f" python={pythons[name]}" if name in pythons else "" for name in decision.hosts.get("", {})}
+        return "".join(f"{name} slots={mine.get(name, 0)}{setting}\n" for name, setting in settings.items())
 
 
 @define(eq=False)

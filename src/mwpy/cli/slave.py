@@ -74,9 +74,5 @@ def _serve_queue(arguments: Sequence[str]) -> int:
     parser.add_argument("--queue", type=Path, required=True, metavar="FOLDER", help="the queue")
     slaves = "how many slaves; default one per core"
     parser.add_argument("--mw-slave-processes", type=number(1, int), default=count_cores(), metavar="N", help=slaves)
-    others = (
-        "serve the entries of other users, too, whose resource files this user may read: their code runs as this user"
-    )
-    parser.add_argument("--serve-others", action="store_true", help=others)
     parsed = parser.parse_args(arguments)
-    return host.run(Folder(parsed.queue), parsed.mw_slave_processes, parsed.serve_others)
+    return host.run(Folder(parsed.queue), parsed.mw_slave_processes)
