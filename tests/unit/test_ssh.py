@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from mwpy._batch import BatchUnavailable, Launch, _ssh_host
-from mwpy._batch.ssh import HostLine, Ssh, _app_of, read_hosts
+from mwpy._batch.ssh import HostLine, Ssh, _app_of, _Host, read_hosts
 from mwpy._values.errors import UsageError
+from mwpy._values.jobs import Job, JobState
 
 
 def test_a_hosts_file_names_hosts_with_slots_and_interpreters(tmp_path: Path) -> None:
@@ -110,3 +111,12 @@ def test_copied_applications_that_nobody_uses_are_deleted(tmp_path: Path, monkey
     new = start(b"3")
     assert sorted(each.name for each in apps.iterdir()) == sorted([running, started, new])
     ask_host(do="look", stop=["ssh-1"], known=[])
+
+
+@pytest.mark.parametrize(("slots", "surplus"), [(0, ["old", "young"]), (1, ["young"]), (2, []), (3, [])])
+def test_the_youngest_jobs_are_surplus_when_a_host_may_have_fewer(slots: int, surplus: list[str]) -> None:
+    host = _Host(HostLine("node1", slots))
+    host.placed = {name: Job(name, "m", JobState.RUNNING, ran_s) for name, ran_s in (("young", 1.0), ("old", 9.0))}
+    shown = host.shown()
+    assert sorted(job.job_id for job in shown) == ["old", "young"]
+    assert sorted(job.job_id for job in shown if job.is_surplus) == surplus

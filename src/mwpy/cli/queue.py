@@ -190,7 +190,7 @@ def _change(parsed: argparse.Namespace) -> int:
     entry = folder.entry(parsed.entry)
     changes = {"cancelled": True} if parsed.what == "cancel" else {"priority": parsed.priority}
     folder.ask(entry, **changes)
-    text = "is cancelled" if parsed.what == "cancel" else f"has priority {parsed.priority}"
+    text = "ends when its keeper sees this" if parsed.what == "cancel" else f"has priority {parsed.priority}"
     _print(parsed, {"entry": entry.number, **changes}, f"entry {entry.number} ({entry.asked.name}) {text}")
     return ExitCode.OK
 
