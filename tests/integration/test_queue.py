@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from tests.chaos.machines import compile_clock
 from tests.integration.apps.stage import APPS, Running, Stage, until
 
 APP = str(APPS / "queued.py")
@@ -53,10 +54,11 @@ class Queue:
         made = self.call("add", *arguments, "--json", code=code)
         return int(json.loads(made.out)["entry"])
 
-    def keep(self, *arguments: object, max_slaves: int = 2) -> Running:
+    def keep(self, *arguments: object, max_slaves: int = 2, **variables: str) -> Running:
         program = [sys.executable, "-m", "mwpy", "queue", str(self.path), "--interval", "0.1"]
         own = ["--max", max_slaves, "--oversee=--interval 0.3"]
-        keeper = self.stage.start("", *own, *arguments, program=program, variables=self.variables)
+        variables = {**self.variables, **variables}
+        keeper = self.stage.start("", *own, *arguments, program=program, variables=variables)
         until(lambda: "keeps" in keeper.out or keeper.process.poll() is not None, "a keeper")
         return keeper
 
@@ -211,6 +213,23 @@ def test_an_entry_runs_at_its_time_and_after_another(queue: Queue) -> None:
     found = queue.entries()
     assert found[refused]["reason"] == f"entry {failing} is failed"
     assert (found[never]["state"], found[never]["reason"]) == ("waiting", "until 2999-01-01 00:00")
+
+
+def test_the_clock_of_the_file_system_counts_and_not_that_of_a_host(queue: Queue) -> None:
+    """The clock of the keeper and of its masters is three hours ahead."""
+    library, why = compile_clock(queue.stage.folder)
+    if library is None:
+        pytest.skip(why)
+    ahead = queue.stage.folder / "ahead"
+    ahead.write_bytes((3 * 3600).to_bytes(8, sys.byteorder))
+    soon = datetime.fromtimestamp(time.time() + 3600)
+    later = queue.add(APP, 1, 0, "--at", f"{soon:%Y-%m-%d %H:%M}")
+    limited = queue.add(APP, 2, 0.2, "--limit", "1h")
+    queue.keep(LD_PRELOAD=str(library), CHAOS_CLOCK=str(ahead))
+    queue.until("done", limited)
+    assert queue.entries()[later]["state"] == "waiting"
+    ran_s = json.loads(queue.read(limited, "state.json"))
+    assert 0 < ran_s["ended"] - ran_s["began"] < 600
 
 
 def test_each_new_commit_gets_an_entry(queue: Queue) -> None:
