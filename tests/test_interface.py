@@ -59,6 +59,7 @@ COMMANDS = (
     "logs",
     "oversee",
     "pack",
+    "queue",
     "runs",
     "slave",
     "status",

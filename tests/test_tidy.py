@@ -33,7 +33,7 @@ LAYERS = (
     ("batch", ("_batch",)),
     ("roles", ("_roles", "master", "slave", "executor", "joblib")),
     ("doctor", ("_doctor",)),
-    ("doors", ("app", "cli", "testing", "_simulation", "sweep", "page", "__init__", "__main__")),
+    ("doors", ("app", "cli", "testing", "_simulation", "sweep", "page", "_queue", "__init__", "__main__")),
 )
 """The name of each layer and the folders or modules in it, lowest first. A module imports only from lower layers and
 from its own layer."""

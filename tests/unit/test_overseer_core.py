@@ -413,7 +413,7 @@ def test_a_job_that_was_evicted_before_it_could_leave_waits_like_others(crowded:
     assert crowded.look().remove == ["1.3"]
 
 
-def test_with_a_smaller_limit_waiting_jobs_go_first_then_idle_ones_and_never_busy_ones() -> None:
+def test_with_a_smaller_limit_waiting_jobs_go_first_then_idle_ones_and_busy_ones_leave_after_their_tasks() -> None:
     desk = Desk(max_jobs=1)
     desk.watch("a", slaves_needed=3, connected_jobs={"1.1": 0, "1.2": 2})
     desk.job("1.0", QUEUED)
@@ -421,8 +421,20 @@ def test_with_a_smaller_limit_waiting_jobs_go_first_then_idle_ones_and_never_bus
     desk.job("1.2", RUNNING)
     desk.job("1.3", RUNNING)
     actions = desk.look()
-    assert (actions.remove, actions.submit) == (["1.0", "1.1"], [])
+    assert (actions.remove, actions.submit, actions.drain) == (["1.0", "1.1"], [], {"a": ["1.2"]})
     assert "more than --max 1" in said(actions)
+    assert desk.look().drain == {}
+
+
+def test_a_job_leaves_after_its_task_when_its_machine_may_have_fewer_jobs() -> None:
+    """Another one starts elsewhere then, because the limit allows it."""
+    desk = Desk(max_jobs=2)
+    desk.watch("a", slaves_needed=0, connected_jobs={"1.0": 1, "1.1": 1})
+    desk.jobs["1.0"] = Job("1.0", "a", RUNNING, 50.0, host="node1", is_surplus=True)
+    desk.jobs["1.1"] = Job("1.1", "a", RUNNING, 10.0, host="node2")
+    actions = desk.look()
+    assert (actions.drain, actions.remove) == ({"a": ["1.0"]}, [])
+    assert "1 job leaves after its task, because there are fewer places now: 1.0" in said(actions)
 
 
 # ---- superfluous jobs ---------------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from mwpy._batch import BatchUnavailable, Launch, _ssh_host
-from mwpy._batch.ssh import HostLine, Ssh, _app_of, read_hosts
+from mwpy._batch.ssh import HostLine, Ssh, _app_of, _Host, read_hosts
 from mwpy._values.errors import UsageError
+from mwpy._values.jobs import Job, JobState
 
 
 def test_a_hosts_file_names_hosts_with_slots_and_interpreters(tmp_path: Path) -> None:
@@ -33,7 +34,7 @@ def test_a_hosts_file_names_hosts_with_slots_and_interpreters(tmp_path: Path) ->
         ("ok\n-oProxyCommand=x", "line 2: -oProxyCommand=x is not a host: write HOST"),
         ("slots=3", "line 1: slots=3 is not a host"),
         ("../a", r"line 1: \.\./a is not a host"),
-        ("a slots=0", "line 1: slots=0 must be a whole number, 1 or more"),
+        ("a slots=-1", "line 1: slots=-1 must be a whole number"),
         ("a slots=many", "line 1: slots=many must be a whole number"),
         ("a slots", "line 1: slots is not understood: write slots=N or python=PATH"),
         ("a color=red", "line 1: color=red is not understood"),
@@ -110,3 +111,12 @@ def test_copied_applications_that_nobody_uses_are_deleted(tmp_path: Path, monkey
     new = start(b"3")
     assert sorted(each.name for each in apps.iterdir()) == sorted([running, started, new])
     ask_host(do="look", stop=["ssh-1"], known=[])
+
+
+@pytest.mark.parametrize(("slots", "surplus"), [(0, ["old", "young"]), (1, ["young"]), (2, []), (3, [])])
+def test_the_youngest_jobs_are_surplus_when_a_host_may_have_fewer(slots: int, surplus: list[str]) -> None:
+    host = _Host(HostLine("node1", slots))
+    host.placed = {name: Job(name, "m", JobState.RUNNING, ran_s) for name, ran_s in (("young", 1.0), ("old", 9.0))}
+    shown = host.shown()
+    assert sorted(job.job_id for job in shown) == ["old", "young"]
+    assert sorted(job.job_id for job in shown if job.is_surplus) == surplus

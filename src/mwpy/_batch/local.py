@@ -51,20 +51,26 @@ class Local:
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._forget_old()
-            return [self._start(launch) for _ in range(count)]
+            command = launch.agent_command(launch.resource_path)
+            return [self.start(command, launch.mark, launch.log_dir) for _ in range(count)]
         except OSError as error:
             raise BatchUnavailable(
                 f"a process cannot be started here: {error}; make {self._folder} and {launch.log_dir} writable"
             ) from error
 
-    def _start(self, launch: Launch) -> str:
+    def start(self, command: Sequence[str], mark: str, log_dir: str) -> str:
+        """Start a process as a job, and return its id.
+
+        Raises:
+            OSError: it cannot be started, or a folder cannot be written.
+        """
         job = Path(tempfile.mkdtemp(prefix="job-", dir=self._folder))
-        logs = os.path.join(launch.log_dir, f"{launch.mark}.{job.name}")
-        (job / "about").write_text(json.dumps({"mark": launch.mark, "stderr": f"{logs}.err"}), encoding="utf-8")
+        logs = os.path.join(log_dir, f"{mark}.{job.name}")
+        (job / "about").write_text(json.dumps({"mark": mark, "stderr": f"{logs}.err"}), encoding="utf-8")
         with (job / "lock").open("w") as lock, open(f"{logs}.out", "wb") as out, open(f"{logs}.err", "wb") as err:
             fcntl.flock(lock, fcntl.LOCK_EX)
             child = process.start(
-                ["/bin/sh", "-c", SCRIPT, str(job), *launch.agent_command(launch.resource_path)],
+                ["/bin/sh", "-c", SCRIPT, str(job), *command],
                 environment={JOB_VARIABLE: job.name},
                 pass_fds=[lock.fileno()],
                 output=(out, err),

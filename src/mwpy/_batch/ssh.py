@@ -24,11 +24,13 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from attrs import Factory, define, evolve
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mwpy._batch import BatchUnavailable, Launch, _ssh_host
 from mwpy._system import clock, process
@@ -106,8 +108,8 @@ def _host(words: Sequence[str]) -> HostLine:
             raise ValueError(f"{word} is not understood: write slots=N or python=PATH")
         settings[key] = value
     slots = settings.get("slots", "1")
-    if not (slots.isdecimal() and int(slots) >= 1):
-        raise ValueError(f"slots={slots} must be a whole number, 1 or more")
+    if not slots.isdecimal():
+        raise ValueError(f"slots={slots} must be a whole number; with 0, jobs that run there leave after their tasks")
     return HostLine(name, int(slots) if "slots" in settings else None, settings.get("python"))
 
 
@@ -138,6 +140,12 @@ class _Host:
         if self.failures or self.line.name in avoided:
             return 0
         return self.slots - sum(job.slaves for job in self.placed.values())
+
+    def shown(self) -> list[Job]:
+        """Its jobs. The youngest ones are surplus if it has more slaves than slots."""
+        jobs = sorted(self.placed.values(), key=lambda job: job.running_s)
+        used = accumulate((job.slaves for job in jobs), initial=0)
+        return [replace(job, is_surplus=before < -self.free()) for job, before in zip(jobs, used, strict=False)]
 
 
 class Ssh:
@@ -198,7 +206,7 @@ class Ssh:
         """The jobs that run on the hosts."""
         self._look(self._hosts)
         self._require_a_host()
-        return [job for host in self._hosts for job in host.placed.values()]
+        return [job for host in self._hosts for job in host.shown()]
 
     def apart(self) -> dict[str, Ssh]:
         """Return each host as a batch system of its own, by name."""

@@ -355,9 +355,10 @@ class OverseerCore:
         self._submit_missing(active, now)
         excess = max(0, -self._free - self._freeing)
         self._make_room(active, now)
-        reason = f"more than --max {self._settings.max_jobs}"  # never jobs at work
+        reason = f"more than --max {self._settings.max_jobs}"
         excess -= self._remove_some(active, WatchedComputation.waiting, excess, f"waiting, and {reason}", now)
         self._remove_some(active, lambda each: each.idle(0.0, now), excess, f"idle, and {reason}", now)
+        self._drain_excess(active, -self._free - self._freeing, now)
 
     def _active(self, now: float) -> list[WatchedComputation]:
         """The computations whose files are current, the most important ones first."""
@@ -613,6 +614,20 @@ class OverseerCore:
             self._drain(self.computations[mark], job_ids, now)
         for each in wanting:
             self._report_limit(each.computation, each.lacks, now)
+
+    def _drain_excess(self, active: Sequence[WatchedComputation], excess: int, now: float) -> None:
+        """Let jobs leave after their tasks: those for which a host has no place any more, and others beyond the limit,
+        of the least important computation first."""
+        able = [(each, job) for each in reversed(active) for job in reversed(each.drainable(now))]
+        able.sort(key=lambda pair: not pair[1].is_surplus)
+        count = max(0, excess, sum(job.is_surplus for _, job in able))
+        for each in active:
+            job_ids = [job.job_id for computation, job in able[:count] if computation is each]
+            if job_ids and (each.mark, "drain") not in self._open:
+                leave = "leaves after its task" if len(job_ids) == 1 else "leave after their tasks"
+                why = f"because there are fewer places now: {first_of(job_ids, len(job_ids))}"
+                self._say(each, f"{counted(len(job_ids), 'job')} {leave}, {why}")
+            self._drain(each, job_ids, now)
 
     def _drain(self, computation: WatchedComputation, job_ids: Sequence[str], now: float) -> None:
         """Request that the agents of jobs leave after their tasks."""

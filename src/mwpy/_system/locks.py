@@ -87,11 +87,13 @@ class FileLock:
             os.close(self._fd)
 
     def is_exclusive(self) -> bool:
-        """Whether no other process took the lock later. Some file systems, such as sshfs, lock only within a host."""
-        try:
-            return self._path.read_text(encoding="utf-8", errors="replace") == self._written
-        except FileNotFoundError:
+        """Whether no other process took the lock later. Some file systems, such as sshfs, lock only within a host.
+
+        The file is not opened once more, because closing it would release the lock.
+        """
+        if not self._path.exists():
             return True
+        return _is_at(self._path, self._fd) and os.pread(self._fd, 1000, 0).decode(errors="replace") == self._written
 
 
 def _lock(path: Path) -> int:

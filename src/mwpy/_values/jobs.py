@@ -102,6 +102,8 @@ class Job(Struct, frozen=True):
     """If it is held because it used too much memory: how many bytes it used, and how many it had asked for."""
     slaves: int = 1
     """How many places it takes, if its batch system has no queue."""
+    is_surplus: bool = False
+    """Whether it runs on a machine that may have fewer jobs now."""
 
 
 class End(Enum):

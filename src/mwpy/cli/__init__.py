@@ -73,7 +73,7 @@ def summary(command: str) -> str:
 
 
 GROUPS = {
-    "to run something": ("sweep", "slave", "oversee", "submit-files", "pack"),
+    "to run something": ("sweep", "slave", "oversee", "queue", "submit-files", "pack"),
     "to see what a running computation does": ("status", "page", "explain"),
     "to see what a computation did": ("runs", "logs", "compare"),
     "to help a computation": ("doctor", "drain"),

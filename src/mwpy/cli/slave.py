@@ -4,11 +4,13 @@ The agent connects before the script is loaded. So if the script cannot be impor
 this with the last words of the slaves. `python SCRIPT --mw-slave`, in contrast, runs the top level of the script in the
 agent itself. If it fails there, the traceback is only in the files of the batch system.
 
-The options are those of a script (`--mw-...`), so `mwpy._values.options` parses them.
+The options are those of a script (`--mw-...`), so `mwpy._values.options` parses them. With `--queue FOLDER` instead,
+this machine serves the running entries of a queue one after the other, and `--mw-slave-processes` is the only option.
 
 examples:
   mwpy slave app.py --mw-resource-file app.rsc
   mwpy slave --mw-resource-file app.rsc --mw-slave-processes 8
+  mwpy slave --queue /data/queue --mw-slave-processes 8
 
 exit codes:
   0    the computation is finished, or there was no task for as long as --mw-idle-exit says
@@ -43,6 +45,8 @@ def main(arguments: Sequence[str]) -> int:
 
     if SCRIPT_VARIABLE in os.environ:  # the arguments are those of the script that its slaves load
         return run_agent(parse([], os.environ)[0], [*agent_command(), *arguments])
+    if "--queue" in arguments[:1]:
+        return _serve_queue(arguments)
     if list(arguments) == ["--help"]:
         arguments = ["--mw-help"]
     options, script = parse(["--mw-slave", *arguments], os.environ)
@@ -55,3 +59,20 @@ def main(arguments: Sequence[str]) -> int:
     if code == ExitCode.OK and script and not script[0].startswith("-") and not os.path.exists(script[0]):
         raise UsageError(f"there is no script {script[0]}; no slave was started")
     return code
+
+
+def _serve_queue(arguments: Sequence[str]) -> int:
+    """Serve the entries of a queue until this process is stopped."""
+    from pathlib import Path  # only here, because agents do not need it
+
+    from mwpy._queue import host
+    from mwpy._queue.folder import Folder
+    from mwpy._system.process import count_cores
+    from mwpy.cli._arguments import Parser, number
+
+    parser = Parser("slave", description="Serve the running entries of this user in a queue, one after the other.")
+    parser.add_argument("--queue", type=Path, required=True, metavar="FOLDER", help="the queue")
+    slaves = "how many slaves; default one per core"
+    parser.add_argument("--mw-slave-processes", type=number(1, int), default=count_cores(), metavar="N", help=slaves)
+    parsed = parser.parse_args(arguments)
+    return host.run(Folder(parsed.queue), parsed.mw_slave_processes)

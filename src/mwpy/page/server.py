@@ -21,7 +21,7 @@ from hmac import compare_digest
 from importlib import resources
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import uvicorn
 from starlette.applications import Starlette
@@ -48,7 +48,10 @@ LOOKS_S = 15.0
 CLIENTS = 300
 """How many connections are served at a time. Others get the code 503."""
 
-FILES = {"page.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
+FILES = {
+    "page.html": "text/html", "page.css": "text/css", "page.js": "text/javascript",
+    "queue.html": "text/html", "queue.js": "text/javascript",
+}  # fmt: skip
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -71,13 +74,23 @@ class Page:
         ask: returns a detailed status, as `mwpy.status(file, detailed=True)`. It is called in a thread of the page.
         host: the name or address of the interface on which it listens.
         port: the port; 0 for any that is free.
+        of: `queue` for the page of a queue, whose status is that of its keeper.
 
     Raises:
         UsageError: the port is in use, or the host has another name; the caller's fault.
     """
 
-    def __init__(self, ask: Callable[[], Mapping[str, Any]], *, host: str = LOOPBACK, port: int = 0) -> None:
+    def __init__(
+        self,
+        ask: Callable[[], Mapping[str, Any]],
+        *,
+        host: str = LOOPBACK,
+        port: int = 0,
+        of: Literal["computation", "queue"] = "computation",
+    ) -> None:
         self._ask = ask
+        self._of = of
+        self._name = "page" if of == "computation" else of
         self._socket = _listen(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
         self.token = secrets.token_urlsafe(24)
@@ -98,10 +111,11 @@ class Page:
         routes = [
             Route("/", self._guarded(self._page)),
             Route("/page.css", self._file),
-            Route("/page.js", self._file),
+            Route(f"/{self._name}.js", self._file),
             Route("/status.json", self._guarded(self._figures)),
-            Route("/metrics", self._guarded(self._metrics)),
         ]
+        if of == "computation":
+            routes.append(Route("/metrics", self._guarded(self._metrics)))
         self._app = Starlette(routes=routes, middleware=[Middleware(GZipMiddleware, minimum_size=2000)])
         config = uvicorn.Config(
             self._app, log_level="critical", access_log=False, lifespan="off", ws="none", http="h11", loop="asyncio",
@@ -123,9 +137,9 @@ class Page:
 
     def __str__(self) -> str:
         if self.host not in (LOOPBACK, "localhost", "::1"):
-            return f"the page of this computation: {self.url}"
+            return f"the page of this {self._of}: {self.url}"
         there = f"ssh -L {self.port}:{self.host}:{self.port} {getpass.getuser()}@{platform.node()}"
-        return f"the page of this computation: {self.url} (from another machine, run `{there}` there first)"
+        return f"the page of this {self._of}: {self.url} (from another machine, run `{there}` there first)"
 
     def __repr__(self) -> str:
         return f"<mwpy page {self.url}>"
@@ -213,7 +227,7 @@ class Page:
             moved = RedirectResponse("/", 303, HEADERS)
             moved.set_cookie(self._cookie, self.token, httponly=True, samesite="strict")
             return moved
-        return _static("page.html")
+        return _static(f"{self._name}.html")
 
     async def _file(self, request: Request) -> Response:
         return _static(request.url.path.removeprefix("/"))

@@ -1,0 +1,378 @@
+"""The folder of a queue: what users ask for, how that went, and what the keeper has decided.
+
+    0007/                   an entry, made by its user under another name and then renamed, so it is always complete
+        entry.json          what is asked for
+        input/              a copy of the study or script, and of the files that it names
+    0007.run/               made by the worker that runs the entry: a copy of the input, logs, run database, tables
+        state.json          what happens to it
+    0007.request-1000.json  what the user with this number wants later: another priority, or the end
+    turn.json               what the keeper has decided
+    work-1000.json          the worker of a user: what its entries want, and by the age of the file, that it lives
+    host-NODE-PID.json      a machine that serves the queue with `mwpy slave --queue`
+    log.jsonl               what has happened, written by the keeper
+
+Rights are those of the file system. The folder belongs to a group, and has the sticky bit: so members can add files,
+and remove only their own. Its owner keeps the queue. The owner of a file is who has asked for something; no name inside
+a file counts. Times are those of the file system: the clocks of hosts may differ.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import platform
+import pwd
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from msgspec import Struct, field
+
+from mwpy._queue.entry import ENDED, PRIORITIES, Asked, Entry, Run, State, Turn
+from mwpy._queue.order import Rules
+from mwpy._values.errors import UsageError
+from mwpy._values.messagepack import MALFORMED, from_plain, to_plain
+
+T = TypeVar("T")
+
+ENTRY, INPUT, STATE, TURN, LOG = "entry.json", "input", "state.json", "turn.json", "log.jsonl"
+
+LIVES_S = 60.0
+"""A keeper, a worker or a host lives if its file is younger than this, in seconds."""
+
+LOG_BYTES = 4_000_000
+"""When the log is larger, it becomes `log.jsonl.1`, and the former one is removed."""
+
+MAX_FILE_BYTES = 10_000_000
+"""A file of the queue that is larger is damaged."""
+
+
+class Request(Struct, omit_defaults=True):
+    """What a user wants for an entry."""
+
+    cancelled: bool = False
+    priority: int | None = None
+
+
+class Decision(Struct, omit_defaults=True):
+    """What the keeper has decided."""
+
+    keeper: str
+    """Its process and host."""
+    rules: Rules
+    turns: dict[str, Turn] = field(default_factory=dict)
+    last: int = 0
+    """The highest number of an entry that there was."""
+    system: str = "local"
+    places: dict[str, int] = field(default_factory=dict)
+    """How many slaves each user may have, by the number of the user."""
+    hosts: dict[str, dict[str, int]] = field(default_factory=dict)
+    """With `ssh`, how many of them on which host."""
+    pythons: dict[str, str] = field(default_factory=dict)
+    """The Python of hosts that have another one."""
+
+
+class Work(Struct, omit_defaults=True):
+    """What a worker says."""
+
+    wants: dict[str, int] = field(default_factory=dict)
+    """How many slaves each running entry could use."""
+    used: int = 0
+    """How many slaves they have from an overseer."""
+
+
+class Announced(Struct):
+    """What a machine says that serves the queue."""
+
+    host: str
+    user: str
+    serves: str
+    """The entry that it serves; empty if there is none."""
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user, or its number."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+class Folder:
+    """The folder of a queue.
+
+    Args:
+        path: where it is.
+
+    Raises:
+        UsageError: there is none, or everybody in it could remove the entries of others; the message says what to do.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._known: dict[Path, tuple[tuple[int, ...], Any]] = {}
+        try:
+            about = self.path.stat()
+        except OSError as error:
+            raise UsageError(f"the queue {path} cannot be used ({error.strerror}): make this folder first") from error
+        self.keeper_uid, mode = about.st_uid, about.st_mode
+        """The owner of the folder, who keeps the queue."""
+        if not stat.S_ISDIR(mode):
+            raise UsageError(f"the queue {path} is no folder: give the folder of a queue")
+        if mode & 0o022 and not mode & stat.S_ISVTX:
+            raise UsageError(f"in the queue {path}, users could remove the entries of others: run `chmod +t {path}`")
+
+    # ---- reading --------------------------------------------------------------------------------------------
+
+    def entries(self) -> list[Entry]:
+        """Return all entries, the oldest first. A damaged one has a `fault`."""
+        names = sorted(os.listdir(self.path))
+        requests = [name for name in names if ".request-" in name]
+        found = []
+        for name in dict.fromkeys(name.removesuffix(".run") for name in names):
+            if re.fullmatch(r"\d{4,9}", name):
+                with suppress(FileNotFoundError):  # it was just removed
+                    found.append(self._entry(name, [each for each in requests if each.startswith(f"{name}.")]))
+        return sorted(found, key=lambda each: each.number)
+
+    def entry(self, text: str) -> Entry:
+        """Return the entry with a number, or the last one with a name.
+
+        Raises:
+            UsageError: there is none.
+        """
+        entries = self.entries()
+        for each in reversed(entries):
+            if text in (each.asked.name, str(each.number), each.path.name):
+                return each
+        raise UsageError(f"there is no entry {text} in {self.path}: `mwpy queue list {self.path}` shows all")
+
+    def _entry(self, name: str, requests: list[str]) -> Entry:
+        path = self.path / name
+        is_removed = not path.exists()
+        entry = Entry(int(name), path, (path.with_name(f"{name}.run") if is_removed else path).lstat().st_uid)
+        asked = self._read(path / ENTRY, Asked)
+        if is_removed:
+            entry.fault = f"{path} was removed"
+        elif isinstance(asked, str):
+            entry.fault = f"damaged: {asked}"
+        else:
+            entry.asked, entry.priority = asked, asked.priority
+            entry.fault = _fault(entry)
+        run = self._read(entry.run_path / STATE, Run)
+        if isinstance(run, Run):
+            if entry.run_path.lstat().st_uid in (entry.uid, self.keeper_uid):
+                entry.run = run
+            else:
+                entry.fault = f"{entry.run_path} belongs to another user: remove it"
+        for each in sorted(requests, key=lambda each: _changed(self.path / each)):
+            request = self._read(self.path / each, Request)
+            with suppress(FileNotFoundError):
+                uid = (self.path / each).lstat().st_uid
+                if isinstance(request, Request) and uid in (entry.uid, self.keeper_uid):
+                    entry.cancelled_by = user_name(uid) if request.cancelled else entry.cancelled_by
+                    entry.priority = request.priority if request.priority in PRIORITIES else entry.priority
+        return entry
+
+    def decision(self) -> Decision | None:
+        """Return what the keeper has decided; None if there was none."""
+        found = self._read(self.path / TURN, Decision)
+        is_of_keeper = not isinstance(found, str) and (self.path / TURN).lstat().st_uid == self.keeper_uid
+        return found if isinstance(found, Decision) and is_of_keeper else None
+
+    def workers(self, now: float) -> dict[int, Work]:
+        """Return the workers that live, by their users."""
+        return {path.lstat().st_uid: each for path, each in self._living("work-", Work, now)}
+
+    def hosts(self, now: float) -> list[Announced]:
+        """Return the machines that serve the queue."""
+        return [each for _, each in self._living("host-", Announced, now)]
+
+    def _living(self, prefix: str, kind: type[T], now: float) -> Iterator[tuple[Path, T]]:
+        for path in sorted(self.path.glob(f"{prefix}*.json")):
+            found = self._read(path, kind)
+            if not isinstance(found, str) and now - _changed(path) < LIVES_S:
+                yield path, found
+
+    def _read(self, path: Path, kind: type[T]) -> T | str:
+        """Return what a file says, or why it cannot be read.
+
+        Raises:
+            OSError: the file system fails, which may pass.
+        """
+        try:
+            about = path.lstat()
+            if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_FILE_BYTES:
+                return f"{path.name} is no file of a queue"
+            identity = about.st_ino, about.st_mtime_ns, about.st_size
+            known = self._known.get(path)
+            if known is None or known[0] != identity:
+                known = self._known[path] = identity, from_plain(json.loads(path.read_bytes()), kind)
+            return known[1]
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            return f"{path.name}: {error.strerror}"
+        except (*MALFORMED, ValueError, RecursionError) as error:
+            return f"{path.name}: {error}"
+
+    # ---- writing --------------------------------------------------------------------------------------------
+
+    def add(self, asked: Asked, put: Callable[[Path], object]) -> Entry:
+        """Add an entry, and return it.
+
+        Args:
+            put: makes the input, in a folder that does not exist yet.
+
+        Raises:
+            UsageError: the folder cannot be written, or `put` raises it.
+        """
+        new = None
+        try:
+            new = Path(tempfile.mkdtemp(prefix=".new-", dir=self.path))
+            put(new / INPUT)
+            store(new / ENTRY, asked)
+            protect(new)
+            decision = self.decision()
+            number = max([decision.last if decision else 0, *(each.number for each in self.entries())]) + 1
+            while True:
+                path = self.path / f"{number:04d}"
+                try:
+                    new.rename(path)
+                    return Entry(number, path, os.geteuid(), asked, priority=asked.priority)
+                except OSError:  # another user was faster
+                    if not path.exists():
+                        raise
+                number += 1
+        except OSError as error:
+            raise UsageError(f"nothing was added to {self.path}: {error}; {_remedy(error)}") from error
+        finally:
+            if new is not None:
+                shutil.rmtree(new, ignore_errors=True)
+
+    def ask(self, entry: Entry, **changes: Any) -> None:
+        """Ask for a change of an entry: its end, or another priority.
+
+        Raises:
+            UsageError: this user may not, it has ended, or the folder cannot be written.
+        """
+        uid = os.geteuid()
+        if uid not in (entry.uid, self.keeper_uid):
+            able = " and ".join(dict.fromkeys(map(user_name, (entry.uid, self.keeper_uid))))
+            raise UsageError(f"entry {entry.number} belongs to {user_name(entry.uid)}: only {able} may change it")
+        state, reason = self.state_of(entry, self.decision())
+        if state in ENDED:
+            raise UsageError(f"entry {entry.number} is {state.value} already{f': {reason}' if reason else ''}")
+        path = self.path / f"{entry.path.name}.request-{uid}.json"
+        before = self._read(path, Request)
+        made = Request() if isinstance(before, str) else before
+        try:
+            store(path, from_plain({**to_plain(made), **changes}, Request))
+        except OSError as error:
+            raise UsageError(f"the request cannot be written to {self.path}: {error}; {_remedy(error)}") from error
+
+    @staticmethod
+    def state_of(entry: Entry, decision: Decision | None) -> tuple[State, str]:
+        """Return what happens to an entry, and why."""
+        if entry.run is not None and entry.run.state in ENDED:
+            return entry.run.state, entry.run.reason
+        turn = None if decision is None else decision.turns.get(str(entry.number))
+        if turn is None:
+            return State.WAITING, entry.fault or "no keeper has seen it yet"
+        if entry.is_running:
+            return State.RUNNING, turn.reason
+        return (State.WAITING, "starts") if turn.state is State.RUNNING else (turn.state, turn.reason)
+
+    def described(self, entry: Entry, decision: Decision | None) -> dict[str, Any]:
+        """Return what is known about an entry, ready for JSON."""
+        state, reason = self.state_of(entry, decision)
+        asked = {name: value for name, value in to_plain(entry.asked).items() if name != "python"}
+        run = {} if entry.run is None else to_plain(entry.run)
+        return {
+            "entry": entry.number, **asked, "priority": entry.priority, "user": user_name(entry.uid), **run,
+            "state": state.value, "reason": reason, "folder": str(entry.run_path),
+        }  # fmt: skip
+
+    def log(self, line: dict[str, Any]) -> None:
+        """Add a line to the log."""
+        path = self.path / LOG
+        if path.exists() and path.stat().st_size > LOG_BYTES:
+            path.replace(path.with_name(f"{LOG}.1"))
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{json.dumps(line)}\n")
+        path.chmod(0o640)
+
+
+def _fault(entry: Entry) -> str:
+    """Why an entry that can be read is refused; empty if it is not."""
+    for path in (entry.path, entry.path / ENTRY, entry.path / INPUT):
+        about = path.lstat()
+        if about.st_uid != entry.uid:
+            return f"{path.name} belongs to {user_name(about.st_uid)}, and the entry to {user_name(entry.uid)}"
+        if about.st_mode & 0o022:
+            return f"others may write {path.name}: add it again"
+    if entry.priority not in PRIORITIES or not entry.asked.words:
+        return "damaged: its priority or its words are wrong"
+    if not entry.repeats and not (entry.path / INPUT / entry.asked.words[0]).is_file():
+        return f"there is no file {entry.asked.words[0]} in its input"
+    return ""
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "ask for membership in the group of the folder"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free some space"
+    return "correct this, and try again"
+
+
+def protect(path: Path) -> None:
+    """Let the group read a folder and what is in it, and let only the owner write."""
+    for folder, _, names in os.walk(path):
+        os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) & stat.S_ISGID | 0o750)
+        for name in names:
+            file = os.path.join(folder, name)
+            if not os.path.islink(file):
+                os.chmod(file, 0o750 if os.stat(file).st_mode & 0o100 else 0o640)
+
+
+def store(path: Path, value: Struct) -> None:
+    """Replace a file atomically. The group can read it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    new = path.with_name(f".{path.name}.{platform.node()}-{os.getpid()}")
+    try:
+        with new.open("wb") as file:
+            file.write(json.dumps(to_plain(value), indent=1).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        new.chmod(0o640)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def beat(path: Path, value: Struct, former: Struct | None) -> float:
+    """Write a file if its content has changed, else only its time. Return the time of the file system.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if value != former or not path.exists():
+        store(path, value)
+    else:
+        os.utime(path)
+    return path.stat().st_mtime

@@ -1,0 +1,179 @@
+"""Keeps a queue: decides again and again which entries run, and with how many places, and logs what happens."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import Factory, define
+from msgspec import Struct
+
+from mwpy._batch.ssh import HostLine, read_hosts
+from mwpy._queue.entry import Entry, State, Turn
+from mwpy._queue.folder import Decision, Folder, Work, beat, user_name
+from mwpy._queue.order import Claim, Rules, decide, divide, grant, place
+from mwpy._queue.worker import Worker, locked, loop, say
+from mwpy._system import clock
+from mwpy._values.errors import UsageError
+from mwpy._values.messagepack import to_plain
+from mwpy._values.options import host_and_port
+
+MANY = 1000
+"""How many slaves a batch system may have, by default."""
+
+
+class Options(Struct, frozen=True):
+    """The options of a keeper; `mwpy queue --help` describes each."""
+
+    system: str
+    max: int | None
+    hosts: Path | None
+    rules: Rules
+    run_as_keeper: bool
+    oversee: Sequence[str]
+    interval_s: float
+
+
+@define(eq=False)
+class Keeper:
+    """Decides for a queue, and works for its own user."""
+
+    _folder: Folder
+    _options: Options
+    _worker: Worker
+    _lines: list[HostLine] = Factory(list)
+    _decision: Decision | None = None
+    view: dict[str, Any] = Factory(lambda: {"state": "queue", "entries": [], "users": [], "hosts": []})
+    """What the page shows."""
+
+    def look(self) -> None:
+        """Look at the folder once, decide, and do it.
+
+        Raises:
+            OSError: the folder cannot be used now.
+        """
+        former = self._decision or self._folder.decision() or Decision("", self._options.rules)
+        entries = self._folder.entries()
+        now = self._worker.beat(entries)
+        works = self._folder.workers(now)
+        users = {each.uid for each in entries if self._worker.is_mine(each)} | {*works}
+        turns = decide(entries, former.turns, self._options.rules, now, users, str(self._folder.path))
+        made = Decision(
+            f"process {os.getpid()} on {platform.node()}",
+            self._options.rules,
+            {str(number): turn for number, turn in turns.items()},
+            max([former.last, *turns]),
+            self._options.system,
+        )
+        self._share(made, former, entries, works)
+        for line in self._news(entries, former, made):
+            self._folder.log({"time": clock.date(now), **line})
+        beat(self._folder.path / "turn.json", made, self._decision)
+        self._decision = made
+        self._worker.step(entries, made, now)
+        self.view = {
+            "state": "queue",
+            "folder": str(self._folder.path),
+            "keeper": made.keeper,
+            "entries": [self._folder.described(each, made) for each in entries],
+            "users": [self._use(user, made, works) for user in sorted({*works, os.geteuid()})],
+            "hosts": [to_plain(each) for each in self._folder.hosts(now)],
+        }
+
+    def _use(self, user: int, made: Decision, works: Mapping[int, Work]) -> dict[str, Any]:
+        """Return what a user uses."""
+        work = works.get(user, Work())
+        return {
+            "user": user_name(user),
+            "places": made.places.get(str(user), 0),
+            "used": work.used,
+            "wants": sum(work.wants.values()),
+            "hosts": made.hosts.get(str(user), {}),
+        }
+
+    def _share(self, made: Decision, former: Decision, entries: Sequence[Entry], works: dict[int, Work]) -> None:
+        """Decide how many places each user has, and where."""
+        claims = []
+        for each in entries:
+            if made.turns[str(each.number)].state is State.RUNNING:
+                user = os.geteuid() if self._worker.is_mine(each) else each.uid
+                wants = works[user].wants.get(str(each.number), 1) if user in works else 1
+                claims.append(Claim(user, each.priority, wants))
+        slots = {each.name: each.slots or 0 for each in self._lines}
+        usual = (os.cpu_count() or 1) if made.system == "local" else sum(slots.values()) or MANY
+        most = usual if self._options.max is None else self._options.max
+        used = {user: work.used for user, work in works.items()}
+        had = {int(user): count for user, count in former.places.items()}
+        granted = grant(divide(claims, most), had, used, most)
+        made.places = {str(user): count for user, count in granted.items()}
+        if slots:
+            before = {int(user): hosts for user, hosts in former.hosts.items() if user}
+            placed = place(granted, slots, before)
+            made.hosts = {"": slots, **{str(user): hosts for user, hosts in placed.items()}}
+            made.pythons = {each.name: each.python for each in self._lines if each.python}
+
+    def _news(self, entries: Sequence[Entry], former: Decision, made: Decision) -> list[dict[str, object]]:
+        """Return what has happened since the last decision, for the log."""
+        found: list[dict[str, object]] = []
+        for each in entries:
+            before = former.turns.get(str(each.number))
+            now = made.turns[str(each.number)]
+            about = {"entry": each.number, "user": user_name(each.uid), "name": each.asked.name}
+            if before is None:
+                found.append({**about, "what": "added", "words": each.asked.words, "priority": each.priority})
+            elif before.priority != now.priority:
+                found.append({**about, "what": "moved", "priority": now.priority})
+            if now.state is not (before or Turn(State.WAITING)).state:
+                found.append({**about, "what": now.state.value, "reason": now.reason})
+        present = {str(each.number) for each in entries}
+        found += [{"entry": int(number), "what": "removed"} for number in former.turns if number not in present]
+        return found
+
+
+def run(folder: Folder, options: Options, page: str | None) -> int:
+    """Keep a queue until this process is stopped. Return the exit code.
+
+    Raises:
+        UsageError: another keeper runs, or an option is wrong.
+    """
+    lines: list[HostLine] = []
+    if options.system == "ssh":
+        if options.hosts is None:
+            raise UsageError("--with ssh needs --hosts FILE, with a line `HOST slots=N` for each machine")
+        lines = read_hosts(options.hosts)
+        if missing := [each.name for each in lines if each.slots is None]:
+            raise UsageError(f"{options.hosts} says no slots for {missing[0]}: write `{missing[0]} slots=N`")
+    elif options.hosts is not None:
+        raise UsageError("--hosts has no effect without --with ssh")
+    if folder.keeper_uid != os.geteuid():
+        raise UsageError(f"{folder.path} belongs to {user_name(folder.keeper_uid)}: only this user can keep the queue")
+    lock = locked(folder.path / "keeper.lock", "a keeper of this queue")
+    worker = Worker(folder, options.oversee, say, options.run_as_keeper)
+    say(f"keeps {folder.path}")
+    made = Keeper(folder, options, worker, lines)
+    try:
+        if page is not None:
+            say(str(_page(made, page)))
+        return loop(lock, options.interval_s, made.look, say)
+    finally:
+        worker.overseer.stop()
+
+
+def _page(keeper: Keeper, where: str) -> object:
+    """Start the page of a queue. It ends with this process.
+
+    Raises:
+        UsageError: the address is wrong or in use, or what it needs is not installed.
+    """
+    try:
+        from mwpy.page.server import Page  # only here, because it needs more packages
+
+        host, port = host_and_port(where)
+    except ImportError as error:
+        raise UsageError(f"--page needs `pip install 'mwpy-cluster[page]'` ({error})") from None
+    except ValueError as error:
+        raise UsageError(f"the port of a page {error}: write PORT, or HOST:PORT") from None
+    return Page(lambda: keeper.view, host=host, port=port, of="queue")

@@ -1,0 +1,399 @@
+"""Runs the entries of a user: starts their masters, gives them an overseer, ends them, and says how they ended.
+
+A master is a process of its own, as `mwpy oversee --with local` starts agents: it outlives the worker, and a lock tells
+whether it lives. So the next worker finds it. One that was killed is started again with its run database, and goes on.
+All that a worker must know is in the folder; what it remembers only saves work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from attrs import Factory, define
+from msgspec.structs import replace
+
+from mwpy import resource_file
+from mwpy._batch.local import Local
+from mwpy._queue.entry import ENDED, Entry, Run, State, Turn
+from mwpy._queue.folder import Decision, Folder, Work, beat, protect, store, user_name
+from mwpy._queue.order import last_time
+from mwpy._queue.submission import add_again, new_commits
+from mwpy._system import clock, process
+from mwpy._system.locks import FileLock, LockHeld, LocksUnsupported
+from mwpy._values.errors import ExitCode, MwpyError, ResourceFileError, UsageError
+from mwpy._values.jobs import FINISHED, Outcome
+from mwpy.run_database import RunDatabase, run_at_end
+
+MAX_STARTS = 20
+"""How often a master is started that is killed again and again."""
+
+WATCH_S = 10.0
+"""How often a repository is asked for new commits, in seconds."""
+
+REMOVAL_S = 60.0
+"""How long the removal of the jobs of an entry may take, in seconds."""
+
+PAUSE_S, FAULT_S = 1.0, 10.0
+"""The least time between two starts of the overseer, in seconds, and how much more after a fault."""
+
+OVERSEER_S = 2.0
+"""The time between two rounds of an overseer of this machine or of hosts, in seconds."""
+
+LOG_BYTES = 1_000_000
+"""When the log of the overseer is larger at its start, it becomes `FILE.1`."""
+
+Say = Callable[[str], None]
+
+
+@define(eq=False)
+class Overseer:
+    """One overseer for all running entries. It is started again when its arguments change; its jobs stay."""
+
+    _folder: Folder
+    _options: Sequence[str]
+    _say: Say
+    _started: list[str] = Factory(list)
+    """The arguments and the hosts file of the last start."""
+    _child: process.Child | None = None
+    _since: float = 0.0
+    """When it was started, on the monotonic clock."""
+
+    def adjust(self, entries: Sequence[Entry], decision: Decision) -> None:
+        """Let it run for these entries, with the places that the keeper has decided."""
+        if clock.monotonic() < self._since + PAUSE_S:
+            return
+        wanted = [each for each in entries if each.resource.exists()]
+        words = [*self._system(decision), "--max", str(decision.places.get(str(os.geteuid()), 0))]
+        words += [f"--priority={each.resource}={2 - each.priority}" for each in wanted]
+        words += [str(each.resource) for each in wanted]
+        started = [*words, self._hosts(decision)]
+        if self._child is not None and (code := self._child.poll()) is not None:
+            if code not in (ExitCode.OK, ExitCode.INTERRUPTED, -signal.SIGTERM):
+                self._say(
+                    f"the overseer has ended with exit code {code}, and starts again: {self._path('log')} says why"
+                )
+            self._child = None
+        if self._child is not None and (started != self._started or not wanted):
+            self._child.terminate()  # it unlocks the computations at its end
+        elif self._child is None and wanted:
+            self._started, self._since = started, clock.monotonic()
+            self._start(words, started[-1])
+
+    def _start(self, words: Sequence[str], hosts: str) -> None:
+        if hosts:
+            resource_file.replace_file(self._path("hosts"), hosts.encode())
+        path = self._path("log")
+        if path.exists() and path.stat().st_size > LOG_BYTES:
+            path.replace(f"{path}.1")
+        with path.open("ab") as log:
+            command = [sys.executable, "-m", "mwpy", "oversee", *words, "--parent", str(os.getpid())]
+            self._child = process.start(command, output=(log, log))
+
+    def remove(self, entry: Entry, decision: Decision) -> None:
+        """Remove the jobs that an entry has left."""
+        if entry.resource.exists():
+            words = [sys.executable, "-m", "mwpy", "oversee", str(entry.resource), *self._system(decision), "--remove"]
+            with suppress(OSError, process.TimedOut):
+                process.run(words, timeout_s=REMOVAL_S)
+
+    def stop(self) -> None:
+        """End it. Its jobs stay."""
+        if self._child is not None:
+            self._child.terminate()
+
+    def _system(self, decision: Decision) -> list[str]:
+        words = ["--with", decision.system]
+        if decision.system in ("local", "ssh"):
+            words += ["--interval", str(OVERSEER_S)]
+        if decision.system == "ssh":
+            words += ["--hosts", str(self._path("hosts"))]
+        return [*words, *self._options]
+
+    def _path(self, what: str) -> Path:
+        return self._folder.path / f"overseer-{os.geteuid()}.{what}"
+
+    def _hosts(self, decision: Decision) -> str:
+        """The hosts file with the slots of this user; empty without hosts."""
+        mine, pythons = decision.hosts.get(str(os.geteuid()), {}), decision.pythons
+        settings = {name: f" python={pythons[name]}" if name in pythons else "" for name in decision.hosts.get("", {})}
+        return "".join(f"{name} slots={mine.get(name, 0)}{setting}\n" for name, setting in settings.items())
+
+
+@define(eq=False)
+class Worker:
+    """The worker of a user.
+
+    Args:
+        folder: the queue.
+        options: more options of `mwpy oversee`.
+        say: prints a line.
+        for_all: whether it runs the entries of all users, as this one.
+    """
+
+    _folder: Folder
+    _options: Sequence[str]
+    _say: Say
+    _for_all: bool = False
+    overseer: Overseer = Factory(lambda self: Overseer(self._folder, self._options, self._say), takes_self=True)
+    _masters: dict[int, Local] = Factory(dict)
+    _ending: dict[int, process.Background[Run]] = Factory(dict)
+    """The entries whose end is being reported."""
+    _look_at: dict[int, float] = Factory(dict)
+    """When the repository of an entry is asked next, on the monotonic clock."""
+    _said: dict[int, str] = Factory(dict)
+    """What was said about an entry that cannot go on now."""
+    _work: Work | None = None
+
+    def is_mine(self, entry: Entry) -> bool:
+        """Whether it runs an entry."""
+        return self._for_all or entry.uid == os.geteuid()
+
+    def beat(self, entries: Sequence[Entry]) -> float:
+        """Say that it lives and what its entries want. Return the time of the queue.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        wants, used = dict[str, int](), 0
+        for each in entries:
+            if self.is_mine(each) and each.is_running:
+                with suppress(ResourceFileError):
+                    content = resource_file.read(each.resource)
+                    jobs = [job for job in content.connected_jobs if not job.startswith("queue-")]
+                    used += len(jobs)
+                    is_open = content.computation_status != FINISHED
+                    wants[str(each.number)] = content.slaves_needed + len(jobs) if is_open else 0
+        former, self._work = self._work, Work(wants, used)
+        return beat(self._folder.path / f"work-{os.geteuid()}.json", self._work, former)
+
+    def step(self, entries: Sequence[Entry], decision: Decision, now: float) -> None:
+        """Do what the keeper has decided for the entries of this user. A fault of one entry harms no other."""
+        mine = [each for each in entries if self.is_mine(each)]
+        ends: list[tuple[Entry, Run]] = []
+        for each in mine:
+            turn = decision.turns.get(str(each.number))
+            if turn is None or (each.run is not None and each.run.state in ENDED):
+                self._ending.pop(each.number, None)
+                continue
+            try:
+                end = self._step(each, turn, now)
+                if end is not None:
+                    ends.append((each, end))
+                self._said.pop(each.number, None)
+            except (OSError, MwpyError, process.TimedOut) as error:
+                if self._said.get(each.number) != str(error):
+                    self._said[each.number] = str(error)
+                    self._say(f"entry {each.number} cannot go on now: {error}")
+        running = [each for each in mine if each.is_running]
+        ending = [each.number for each, _ in ends] + [*self._ending]
+        self.overseer.adjust([each for each in running if each.number not in ending], decision)
+        for entry, run in ends:
+            self._report(entry, run, decision)
+
+    # ---- one entry ------------------------------------------------------------------------------------------
+
+    def _step(self, entry: Entry, turn: Turn, now: float) -> Run | None:
+        """Go on with an entry. Return how it has ended."""
+        if entry.number in self._ending:
+            if not self._ending[entry.number].waiting:  # the end could not be written
+                del self._ending[entry.number]
+            return None
+        if turn.state is State.REPEATS:
+            self._repeat(entry, now)
+        elif entry.run is not None and entry.is_running:
+            return self._watch(entry, entry.run, turn, now)
+        elif turn.state is State.RUNNING and not entry.fault:
+            self._make_folder(entry, now)
+        return None
+
+    def _make_folder(self, entry: Entry, now: float) -> None:
+        """Copy the input into the folder in which it runs."""
+        new = entry.run_path.with_name(f".{entry.run_path.name}-{os.getpid()}")
+        shutil.rmtree(new, ignore_errors=True)
+        try:
+            shutil.copytree(entry.path / "input", new, symlinks=True)
+            protect(new)
+            entry.run = Run(State.RUNNING, began=now, host=os.uname().nodename)
+            store(new / "state.json", entry.run)
+            new.rename(entry.run_path)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+    def _watch(self, entry: Entry, run: Run, turn: Turn, now: float) -> Run | None:
+        """Start the master of an entry, or see how it goes. Return how it has ended."""
+        jobs = entry.run_path / "jobs"
+        master = self._masters.setdefault(entry.number, Local(jobs))
+        why = ""
+        if turn.state in ENDED:
+            why = turn.reason
+        elif entry.asked.limit_s is not None and now > run.began + entry.asked.limit_s:
+            why = f"it was over its limit of {entry.asked.limit_s:g} s"
+        alive = [job.job_id for job in master.jobs()]
+        if alive:
+            if why:
+                master.remove([job for job in alive if not (jobs / job / "removed").exists()])
+            return None
+        started = sorted(jobs.glob("job-*"), key=lambda path: path.stat().st_mtime) if jobs.exists() else []
+        outcome = master.outcome(started[-1].name) if started else None
+        if outcome is not None and outcome.exit_code is not None:
+            reason = "" if outcome.exit_code == 0 else _reason(outcome)
+            state = State.FAILED if reason else State.DONE
+            return replace(run, state=state, reason=reason, ended=now, code=outcome.exit_code)
+        if why:
+            return replace(run, state=turn.state if turn.state in ENDED else State.FAILED, reason=why, ended=now)
+        if len(started) >= MAX_STARTS:
+            reason = f"it was killed {len(started)} times{f': {_reason(outcome)}' if outcome else ''}"
+            return replace(run, state=State.FAILED, reason=reason, ended=now)
+        self._start(entry, master)
+        return None
+
+    def _start(self, entry: Entry, master: Local) -> None:
+        """Start the master of an entry, without slaves of its own."""
+        asked = entry.asked
+        if entry.study is not None:
+            words = [asked.python, "-m", "mwpy", "sweep", str(entry.study), "--slaves", "0", *asked.words[1:]]
+        else:
+            options = ["--mw-resource-file", str(entry.resource), "--mw-run-database", str(entry.database)]
+            script = str(entry.run_path / asked.words[0])
+            words = [asked.python, script, "--mw-master", *options, *asked.words[1:]]
+        entry.log.mkdir(exist_ok=True)
+        (entry.run_path / "jobs").mkdir(exist_ok=True, mode=0o700)
+        in_folder = ["/bin/sh", "-c", 'cd "$0" && unset MWPY_JOB && exec "$@"', str(entry.run_path), *words]
+        master.start(in_folder, "master", str(entry.log))
+        self._say(f"entry {entry.number} ({entry.asked.name} of {user_name(entry.uid)}) starts")
+
+    def _report(self, entry: Entry, run: Run, decision: Decision) -> None:
+        """Remove what an entry has left, write its report, run its command, and record the end. This takes a while."""
+
+        def report(run: Run) -> None:
+            self.overseer.remove(entry, decision)
+            if entry.database.exists():
+                with suppress(Exception):  # the report of a damaged run database
+                    RunDatabase(entry.database).report(entry.run_path / "report.html")
+            if entry.asked.on_end:
+                summary = {"entry": entry.number, "name": entry.asked.name, "state": run.state.value}
+                summary |= {"reason": run.reason, "folder": str(entry.run_path)}
+                database = entry.database if entry.database.exists() else None
+                run_at_end(entry.asked.on_end, json.dumps(summary), database, entry.run_path)
+            with suppress(OSError):  # then the next look ends it again
+                store(entry.run_path / "state.json", run)
+
+        self._masters.pop(entry.number, None)
+        self._say(f"entry {entry.number} is {run.state.value}{f': {run.reason}' if run.reason else ''}")
+        self._ending[entry.number] = process.Background(report, f"mwpy-end-{entry.number}")
+        self._ending[entry.number].give(run)
+
+    # ---- entries that repeat --------------------------------------------------------------------------------
+
+    def _repeat(self, entry: Entry, now: float) -> None:
+        """Add the entries that are due, and remember for which occasion."""
+        asked, run = entry.asked, entry.run or Run(State.REPEATS)
+        since = run.occasion or asked.commit
+        if asked.daily:
+            last = last_time(asked.daily, now)
+            is_due = last > max(entry.path.stat().st_mtime, float(run.occasion or 0))
+            occasions = [str(last)] if is_due else []
+        else:
+            if clock.monotonic() < self._look_at.get(entry.number, 0.0):
+                return
+            self._look_at[entry.number] = clock.monotonic() + WATCH_S
+            occasions = new_commits(asked, since)
+        others = self._folder.entries() if occasions else []
+        made = [each.asked.occasion for each in others if each.asked.made_by == entry.number]
+        for occasion in occasions:
+            if occasion not in made:
+                added = add_again(self._folder, entry, occasion)
+                self._say(f"entry {entry.number} has added entry {added.number}")
+            run = replace(run, occasion=occasion)
+        if occasions:
+            entry.run_path.mkdir(exist_ok=True, mode=0o750)
+            store(entry.run_path / "state.json", run)
+
+
+def _reason(outcome: Outcome) -> str:
+    """How a master has ended, with its last words."""
+    lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip() and " [A] " not in line]
+    return f"{outcome.description}{f': {lines[-1]}' if lines else ''}"
+
+
+def locked(path: Path, what: str) -> FileLock:
+    """Lock a queue for one keeper, or for one worker of a user.
+
+    Raises:
+        UsageError: another one has it, or the file system has no locks.
+    """
+    try:
+        return FileLock(path, clock.date(clock.wall()))
+    except LockHeld as held:
+        raise UsageError(f"{what} runs already: {held}. Stop it first") from None
+    except LocksUnsupported:
+        raise UsageError(f"the file system of {path.parent} has no locks: put the queue on another one") from None
+    except OSError as error:
+        raise UsageError(f"{what} cannot lock {path} ({error.strerror}): remove it, or free some space") from error
+
+
+def loop(lock: FileLock, interval_s: float, look: Callable[[], None], say: Say) -> int:
+    """Look again and again, until this process is stopped. Return the exit code.
+
+    An error of the file system passes: nothing is decided meanwhile.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    said = ""
+    try:
+        while True:
+            try:
+                if not lock.is_exclusive():
+                    say("ends, because another process has taken its lock: does the file system have locks?")
+                    return ExitCode.REFUSED
+                look()
+                if said:
+                    say("goes on")
+                said = ""
+            except OSError as error:
+                if str(error) != said:
+                    said = str(error)
+                    say(f"waits, because the folder cannot be used now: {error}")
+            clock.sleep(interval_s)
+    except KeyboardInterrupt:
+        say("stops; what runs goes on. Start it again to continue")
+        return ExitCode.INTERRUPTED
+    finally:
+        lock.release()
+
+
+def say(text: str) -> None:
+    """Print a line with the time."""
+    print(f"{clock.date(clock.wall())} {text}", flush=True)
+
+
+def run(folder: Folder, options: Sequence[str], interval_s: float) -> int:
+    """Run the entries of this user as the keeper decides, until this process is stopped. Return the exit code.
+
+    Raises:
+        UsageError: the keeper, or another worker of this user, does this.
+    """
+    if folder.keeper_uid == os.geteuid():
+        raise UsageError(f"{folder.path} belongs to this user, so its keeper runs the entries of this user")
+    lock = locked(folder.path / f"work-{os.geteuid()}.lock", "a worker of this user")
+    worker = Worker(folder, options, say)
+    say(f"works for {user_name(os.geteuid())} in {folder.path}")
+    if folder.decision() is None:
+        say(f"waits for a keeper: `mwpy queue {folder.path}`")
+
+    def look() -> None:
+        entries, decision = folder.entries(), folder.decision()
+        now = worker.beat(entries)
+        if decision is not None:
+            worker.step(entries, decision, now)
+
+    try:
+        return loop(lock, interval_s, look, say)
+    finally:
+        worker.overseer.stop()
