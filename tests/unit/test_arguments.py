@@ -20,7 +20,7 @@ from mwpy.cli._arguments import Parser, add_job_options, batch_system, lines, nu
 
 COMMANDS = (
     *("compare", "doctor", "drain", "explain", "logs", "oversee"),
-    *("pack", "page", "runs", "slave", "status", "submit-files", "sweep"),
+    *("pack", "page", "queue", "runs", "slave", "status", "submit-files", "sweep"),
 )
 
 
