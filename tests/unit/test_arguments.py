@@ -68,7 +68,8 @@ def test_each_command_shows_its_help_with_examples_and_reports_a_mistake_in_one_
         if command == "slave":
             parse_options(["--mw-slave", *words[2:]], {})
         else:
-            importlib.import_module(cli.module_of(command)).make_parser().parse_args(words[2:])
+            module = importlib.import_module(cli.module_of(command))
+            getattr(module, "parse", module.make_parser().parse_args)(words[2:])
     assert cli.main([command, "--mw-nonsense"]) == ExitCode.USAGE
     error = capsys.readouterr().err
     assert error.startswith("mwpy: ")

@@ -35,7 +35,7 @@ from mwpy._values.errors import ExitCode, UsageError
 from mwpy._values.options import BATCH_SYSTEMS
 from mwpy.cli._arguments import Parser, number, on_screen
 
-__all__ = ["main", "make_parser"]
+__all__ = ["main", "make_parser", "parse"]
 
 COMMANDS = {
     "add": "Add a sweep or a script to a queue.",
@@ -55,10 +55,9 @@ LAST_BYTES = 2000
 
 def main(arguments: Sequence[str]) -> int:
     """Keep or use a queue; return the exit code."""
-    if arguments and arguments[0] in COMMANDS:
-        parsed = _parser_of(arguments[0]).parse_intermixed_args(arguments[1:])
-        return {"add": _add, "list": _list, "show": _show, "work": _work}.get(arguments[0], _change)(parsed)
-    parsed = make_parser().parse_args(arguments)
+    parsed = parse(arguments)
+    if parsed.what:
+        return {"add": _add, "list": _list, "show": _show, "work": _work}.get(parsed.what, _change)(parsed)
     from mwpy._queue import keeper  # only here, because the other commands do not need it
 
     rules = Rules(parsed.max_running, parsed.max_entries, parsed.equal_shares)
@@ -66,6 +65,17 @@ def main(arguments: Sequence[str]) -> int:
         parsed.system, parsed.max, parsed.hosts, rules, parsed.run_as_keeper, parsed.oversee, parsed.interval
     )
     return keeper.run(Folder(parsed.folder), options, parsed.page)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line; `what` is what is done with a queue, and empty for keeping it.
+
+    Raises:
+        UsageError: it is wrong; the caller's fault.
+    """
+    if arguments and arguments[0] in COMMANDS:
+        return _parser_of(arguments[0]).parse_intermixed_args(arguments[1:])
+    return make_parser().parse_args(arguments)
 
 
 def make_parser() -> Parser:
@@ -90,6 +100,7 @@ def make_parser() -> Parser:
     add = parser.add_argument_group("the keeper").add_argument
     add("--page", metavar="[HOST:]PORT", help="show the queue in a browser; the address is printed")
     add("--interval", type=number(0.05, float), default=1.0, metavar="SECONDS", help=INTERVAL)
+    parser.set_defaults(what="")
     return parser
 
 
@@ -121,9 +132,7 @@ def _parser_of(what: str) -> Parser:
         add("--priority", type=int, choices=PRIORITIES, required=what == "move", help="0 comes first; default 1")
     if what == "work":
         _add_oversee(parser)
-        add(
-            "--interval", type=number(0.05, float), default=1.0, metavar="SECONDS", help="how often it looks; default 1"
-        )
+        add("--interval", type=number(0.05, float), default=1.0, metavar="SECONDS", help=INTERVAL)
     else:
         add("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(what=what)
