@@ -31,6 +31,7 @@ from mwpy._queue.entry import PRIORITIES, Asked
 from mwpy._queue.folder import Folder
 from mwpy._queue.order import Rules
 from mwpy._queue.submission import seconds_of, submit, timed
+from mwpy._system import clock
 from mwpy._values.errors import ExitCode, UsageError
 from mwpy._values.options import BATCH_SYSTEMS
 from mwpy.cli._arguments import Parser, number, on_screen
@@ -187,8 +188,14 @@ def _show(parsed: argparse.Namespace) -> int:
     found = folder.described(entry, folder.decision())
     logs = sorted(entry.log.glob("*.err"), key=lambda path: path.stat().st_mtime) if entry.log.exists() else []
     found["last_lines"] = logs[-1].read_bytes()[-LAST_BYTES:].decode(errors="replace").splitlines() if logs else []
+    times = {name: clock.date(found[name]) for name in ("at", "began", "ended") if found.get(name)}
+    known = {
+        name: value
+        for name, value in {**found, **times}.items()
+        if name != "last_lines" and value not in ("", None, [])
+    }
     shown = [
-        f"{name}: {value}" for name, value in found.items() if name != "last_lines" and value not in ("", None, [])
+        f"{name}: {' '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in known.items()
     ]
     _print(parsed, found, *shown, *(f"  | {line}" for line in found["last_lines"]))
     return ExitCode.OK
