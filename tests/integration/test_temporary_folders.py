@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import multiprocessing
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -106,11 +107,16 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("choice", ["tempfile.tempdir = {!r}", "os.environ['TMPDIR'] = {!r}"])
-def test_a_script_can_choose_another_folder(base: Path, tmp_path: Path, choice: str) -> None:
-    (tmp_path / "app.py").write_text(CHOOSES.format(choice=choice.format(str(tmp_path))))
+@pytest.mark.parametrize(
+    ("choice", "own"), [("tempfile.tempdir = {!r}", ""), ("os.environ['TMPDIR'] = {!r}", "/mwpy-[0-9a-f]+/1")]
+)
+def test_a_script_can_choose_another_folder(base: Path, tmp_path: Path, choice: str, own: str) -> None:
+    """If it sets TMPDIR, each slave has a folder of its own in this folder."""
+    chosen = base / "chosen"
+    chosen.mkdir()
+    (tmp_path / "app.py").write_text(CHOOSES.format(choice=choice.format(str(chosen))))
     out = subprocess.check_output([sys.executable, "app.py"], cwd=tmp_path, text=True)
-    assert out == f"{tmp_path}\n"
+    assert re.fullmatch(f"{re.escape(str(chosen))}{own}\n", out)
 
 
 def test_a_folder_that_cannot_be_made_is_reported_once(
