@@ -12,7 +12,9 @@ import re
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from mwpy._system import clock
 from mwpy._system.locks import sync_folder
 from mwpy._values import phrases
 from mwpy._values.errors import ResourceFileError
@@ -20,7 +22,18 @@ from mwpy._values.jobs import FINISHED, IN_PROGRESS, MemberKeys, ResourceFile
 from mwpy._values.messagepack import MALFORMED, from_plain, to_plain
 from mwpy._values.phrases import ASK_OWNER
 
-__all__ = ["FINISHED", "IN_PROGRESS", "MemberKeys", "NotWhole", "ResourceFile", "due", "is_stale", "read", "write"]
+__all__ = [
+    "FINISHED",
+    "IN_PROGRESS",
+    "MemberKeys",
+    "NotWhole",
+    "ResourceFile",
+    "due",
+    "is_stale",
+    "overseer_of",
+    "read",
+    "write",
+]
 
 FORMAT = "mwpy-resource-file"
 VERSION = 1
@@ -37,6 +50,20 @@ MUCH = 0.1
 JOBS_S = 5.0
 """Seconds until the file shows that a job connected, left or became idle. If an idle job got work, the file is written
 at once. Because of this delay, the file is not written every second when jobs change every second."""
+
+
+def overseer_of(path: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """Return what the last round of an overseer found, from the file that it writes beside a resource file.
+
+    Returns:
+        A dictionary with `messages`, the newest last, `age_s`, and the figures of `mwpy oversee --json`; None if no
+        overseer has written.
+    """
+    found = Path(f"{os.fspath(path)}{JOBS}", ROUND)
+    try:
+        return {**json.loads(found.read_bytes()), "age_s": clock.wall() - found.stat().st_mtime}
+    except (OSError, ValueError):
+        return None
 
 
 def write(path: str | Path, content: ResourceFile) -> None:

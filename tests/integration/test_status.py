@@ -52,8 +52,11 @@ def test_the_command_shows_what_a_master_does(stage: Stage) -> None:
     """It shows tasks, slaves and the last failure. No text of a task changes the terminal. The audit file has no trace,
     and afterwards the computation is said to be finished."""
     master = _busy(stage)
+    (jobs := stage.resource.with_name(f"{stage.resource.name}.jobs")).mkdir()
+    (jobs / "overseer.json").write_text('{"messages": ["12:00 submits 1 job", "12:01 1 job still waits"]}')
     shown = _mwpy(stage, "status", stage.resource)
     lines = shown.out.splitlines()
+    assert "overseer: 12:01 1 job still waits" in lines
     assert lines[0].startswith("default-member-id (generation ")
     assert lines[3].startswith("slaves: 1 connected")
     [failure] = [line for line in lines if line.startswith("last failure")]

@@ -82,7 +82,12 @@ def test_a_comma_in_a_name_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("ad", "state", "running_s", "note"),
     [
-        ({"JobStatus": 1, "LastRejMatchReason": "no match found "}, JobState.QUEUED, 0.0, "no match found"),
+        (
+            {"JobStatus": 1, "LastRejMatchReason": "no match found "},
+            JobState.QUEUED,
+            0.0,
+            "no match found (`condor_q -better-analyze 17.3` says which machines match)",
+        ),
         ({"JobStatus": 2, "JobCurrentStartDate": 90}, JobState.RUNNING, 10.0, ""),
         ({"JobStatus": 2, "JobCurrentStartDate": 101}, JobState.RUNNING, 0.0, ""),
         ({"JobStatus": 1, "JobCurrentStartDate": 90}, JobState.QUEUED, 0.0, ""),

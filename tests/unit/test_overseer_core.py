@@ -707,8 +707,23 @@ def test_a_job_that_another_master_knew_has_time_to_connect_again() -> None:
     desk.look(1000.0)
     desk.write(generation="g2", timestamp=101.0, connected_jobs={})
     assert desk.look().remove == []
-    assert desk.look(599.0).remove == []
-    assert desk.look(1.0).remove == ["1.0"]
+    assert desk.look(89.0).remove == []
+    actions = desk.look(1.0)
+    assert actions.remove == ["1.0"]
+    assert "1 job of an earlier master did not find this one, so others replace it: 1.0" in said(actions)
+
+
+def test_a_job_that_starts_slowly_has_more_time_than_one_of_an_earlier_master() -> None:
+    """Neither is connected. The overseer was started again, and another one of its jobs began before that."""
+    desk = Desk(max_jobs=2)
+    desk.watch(slaves_needed=3)
+    desk.job("1.0", RUNNING, 500.0)
+    desk.job("1.1", RUNNING, 20.0)
+    assert desk.look().remove == []
+    assert desk.look(90.0).remove == ["1.0"]
+    desk.job("1.0", LEAVING)
+    assert desk.look(509.0).remove == []
+    assert desk.look(1.0).remove == ["1.1"]
 
 
 def test_useless_jobs_give_up_their_places_when_these_are_needed() -> None:

@@ -273,14 +273,16 @@ def _verbatim(text: str) -> str:
 def _job(ad: dict[str, Any]) -> Job:
     state = STATES.get(ad["JobStatus"], JobState.LEAVING)
     ran_s = float(ad["ServerTime"] - ad["JobCurrentStartDate"]) if "JobCurrentStartDate" in ad else 0.0
+    job_id = f"{ad['ClusterId']}.{ad['ProcId']}"
     note = str(ad.get("LastRejMatchReason", "")).strip() if state is JobState.QUEUED else ""
+    note += f" (`condor_q -better-analyze {job_id}` says which machines match)" if note else ""
     if state is JobState.HELD:
         codes = f"code {ad.get('HoldReasonCode', '?')}, sub code {ad.get('HoldReasonSubCode', '?')}"
         note = f"{ad.get('HoldReason') or 'no reason is given'} ({codes})"
         note += f". {UNSEEN}" if ad.get("HoldReasonCode") == NOT_EXECUTED else ""
     running_s = max(0.0, ran_s) if state is JobState.RUNNING else 0.0
     memory = _too_much_memory(ad) if state is JobState.HELD else None
-    return Job(f"{ad['ClusterId']}.{ad['ProcId']}", ad["MwpyMark"], state, running_s, note, _host(ad), memory)
+    return Job(job_id, ad["MwpyMark"], state, running_s, note, _host(ad), memory)
 
 
 def _too_much_memory(ad: dict[str, Any]) -> tuple[int, int] | None:

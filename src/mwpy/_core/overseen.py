@@ -38,7 +38,7 @@ EXPLANATIONS = {
     ExitCode.PROLOGUE: "its prologue failed",
     126: "its program cannot be executed there",
     127: "its program does not exist there",
-    ExitCode.FAILED: "the master was lost",
+    ExitCode.FAILED: "the master was lost: start it again, or remove its jobs with --remove",
 }
 
 NOT_INSTALLED = re.compile(r"No module named '?mwpy\b")
@@ -374,6 +374,11 @@ would have written that in this time."""
 UNCONNECTED_S = 600.0
 """A job that has been seen running without a connection for this many seconds no longer counts as being on its way."""
 
+STRANDED_S = 90.0
+"""A job that ran before the present master began and has not found it after this many seconds does not find it any
+more: its copy of the resource file is that of an earlier master, which had another key. Others find it within seconds,
+or when a network file system shows them the new file: after a minute at most."""
+
 ROUNDING_S = 1e-6
 """A period counts as complete when less than this is left."""
 
@@ -428,6 +433,10 @@ class WatchedComputation:
     """Running jobs that are not connected to the present master, and since when."""
     _unconnected: list[str] = Factory(list)
     """Those of them that probably never connect."""
+    stranded: list[str] = Factory(list)
+    """Those of them that ran for an earlier master."""
+    _master_since: float = -math.inf
+    """When this overseer saw the present master first."""
     unfit: dict[Amounts, Pause] = Factory(dict)
     """The pauses after a job has left because nothing that waits could run there, by what it was asked for."""
     silence: Pause = Factory(lambda: Pause(FIRST_RETRY_S, LONGEST_RETRY_S))
@@ -458,11 +467,13 @@ class WatchedComputation:
             self._changed_at = now
         self.is_old = self.finished and (is_first or self.is_old)
         has_other_master = not is_first and content.generation != last.generation
+        if is_first or has_other_master:
+            self._master_since = now
         if has_other_master or _requirements(content) != _requirements(last):
             self.unfit.clear()
         if has_other_master:
             self.failures = Failures()
-            self._unconnected_since, self._unconnected = {}, []
+            self._unconnected_since, self._unconnected, self.stranded = {}, [], []
         if not self.finished:
             self.finished_at, self.done = None, False
         self.note_excluded()
@@ -491,11 +502,13 @@ class WatchedComputation:
     def note_idleness(self, now: float) -> None:
         """Record since when jobs have been idle or unconnected, and since when more jobs wait than are needed."""
         connected = self.content.connected_jobs
-        running = [job.job_id for job in self.jobs.live(JobState.RUNNING)]
+        running = {job.job_id: job.running_s for job in self.jobs.live(JobState.RUNNING)}
         since = self._unconnected_since
         since = {job_id: since.get(job_id, now) for job_id in running if job_id not in connected}
-        latest = now - UNCONNECTED_S + ROUNDING_S
-        self._unconnected_since, self._unconnected = since, [job_id for job_id in since if since[job_id] <= latest]
+        latest, master_s = now - UNCONNECTED_S + ROUNDING_S, now - self._master_since
+        self.stranded = [each for each in since if STRANDED_S <= master_s < running[each] - CERTAIN_S]
+        self._unconnected_since = since
+        self._unconnected = [each for each in since if since[each] <= latest or each in self.stranded]
         first = now if self._changed_at is not None else now - max(0.0, self.age_s)  # so old is what the file says
         idle = self._idle_since
         self._idle_since = {job_id: idle.get(job_id, first) for job_id in running if connected.get(job_id) == 0}

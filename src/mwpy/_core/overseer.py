@@ -459,7 +459,13 @@ class OverseerCore:
 
     def _report_delays(self, computation: WatchedComputation, now: float) -> None:
         """Complain about jobs that run without connecting, and about the reason why others keep waiting."""
-        unconnected = computation.unconnected()
+        stranded = computation.stranded
+        text = (
+            f"{counted(len(stranded), 'job')} of an earlier master did not find this one, so others replace "
+            f"{'it' if len(stranded) == 1 else 'them'}: {first_of(stranded, len(stranded))}"
+        )
+        self._complain(computation, "stranded", text if stranded else "", now)
+        unconnected = [job for job in computation.unconnected() if job.job_id not in stranded]
         count = len(unconnected)
         one = count == 1
         text = (

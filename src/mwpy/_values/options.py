@@ -337,7 +337,8 @@ Network:
       A peer counts as gone after this silence of the network. Default: 30 s; for a slave, the value of its master.
   --mw-reconnect-seconds SECONDS
       For this time, an agent looks for its master when its connection has ended, and its tasks go on. 0 for not at
-      all. The slaves of --mw-local end with their master. Default: 300.
+      all. The slaves of --mw-local end with their master. A master passes this on to the jobs of an overseer.
+      Default: 300.
   --mw-resource-file-update-interval SECONDS
       How often the master rewrites the resource file. Default: 300.
 
@@ -524,7 +525,9 @@ class Role(Enum):
     SLAVE = "slave"
 
 
-_FOR_AGENTS = ("offers", "slave-max-tasks", "slave-max-memory", "slave-start-timeout", "slave-start", "idle-exit")
+_FOR_ALL_AGENTS = ("offers", "slave-max-tasks", "slave-max-memory", "slave-start-timeout", "slave-start")
+_FOR_OTHERS = ("idle-exit", "reconnect-seconds")
+"""What only agents need that are not the master's own."""
 
 
 @frozen
@@ -640,10 +643,10 @@ class Options:
         """Return the options that a master passes on to agents and that are not the default, as a command line.
 
         Args:
-            local: whether the agent is the master's own. Such an agent stays when it is idle.
+            local: whether the agent is the master's own. Such an agent stays when it is idle, and ends with its master.
         """
         words: list[str] = []
-        for name in _FOR_AGENTS[:-1] if local else _FOR_AGENTS:
+        for name in (*_FOR_ALL_AGENTS, *(() if local else _FOR_OTHERS)):
             value = getattr(self, _BY_NAME[name].field)
             if value != getattr(_DEFAULTS, _BY_NAME[name].field):
                 words += f"--mw-{name}", str(value)

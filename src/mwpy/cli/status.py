@@ -34,6 +34,7 @@ from mwpy._system import clock
 from mwpy._values.errors import ExitCode
 from mwpy._values.phrases import NAMED, counted, duration, laid_out
 from mwpy.cli._arguments import Parser, number, on_screen
+from mwpy.resource_file import overseer_of
 
 __all__ = ["main", "make_parser", "shown"]
 
@@ -61,7 +62,8 @@ def main(arguments: Sequence[str]) -> int:
     while True:
         status = ask(parsed.path)
         width, height = shutil.get_terminal_size() if is_terminal else (None, None)
-        screen.show([json.dumps(status)] if parsed.json else shown(status, width, height if parsed.watch else None))
+        found = {**status, "overseer": overseer_of(parsed.path)}
+        screen.show([json.dumps(status)] if parsed.json else shown(found, width, height if parsed.watch else None))
         if not parsed.watch or status["state"] == "finished":
             return ExitCode.OK
         clock.sleep(parsed.interval)
@@ -160,6 +162,8 @@ def _head(status: Mapping[str, Any]) -> Iterator[str]:
     yield f"slaves: {status['slaves_connected']} connected, {wanted}"
     if status["waits"]:
         yield f"no tasks are sent: {status['waits']}"
+    if (overseer := status.get("overseer")) and overseer["messages"]:
+        yield f"overseer: {overseer['messages'][-1]}"
 
 
 def _findings(status: Mapping[str, Any]) -> Iterator[str]:

@@ -9,7 +9,6 @@ and gets a cookie for the others. By default the server listens on the loopback 
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import platform
 import secrets
@@ -19,7 +18,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hmac import compare_digest
 from importlib import resources
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -34,7 +32,7 @@ from starlette.routing import BaseRoute, Route
 import mwpy
 from mwpy.page import metrics
 from mwpy.page.history import History
-from mwpy.resource_file import JOBS, ROUND
+from mwpy.resource_file import overseer_of
 
 LOOPBACK = "127.0.0.1"
 
@@ -99,8 +97,9 @@ class Page:
         self._history = History()
         self._more: dict[str, Callable[[], object]] = {}
         """Figures beside those of the status, by name."""
-        self._round: Path | None = None
-        """The file of an overseer of this computation. It is read with the status, because its file system may hang."""
+        self._overseen: str | os.PathLike[str] | None = None
+        """The resource file beside which an overseer may write. That is read with the status, because its file system
+        may hang."""
         self._status: dict[str, Any] = {"state": "starting"}
         self._asked_at = 0.0
         """When the status was asked for, on the monotonic clock."""
@@ -171,7 +170,7 @@ class Page:
 
     def show_jobs(self, resource_file: str | os.PathLike[str]) -> None:
         """Show what an overseer of a computation says about its jobs in a batch system, if there is one."""
-        self._round = Path(f"{os.fspath(resource_file)}{JOBS}", ROUND)
+        self._overseen = resource_file
 
     def wait(self) -> None:
         """Wait until the computation has ended, or the page is closed."""
@@ -201,8 +200,8 @@ class Page:
                 self._history.add(status)
             if status["state"] == "finished":  # the last figures stay
                 status = {**self._status, "state": "finished"}
-            if self._round is not None:
-                status["jobs"] = _jobs_in(self._round)
+            if self._overseen is not None:
+                status["jobs"] = overseer_of(self._overseen)
             self._status = {**status, "problem": problem, "at": time.time() if not problem else self._status.get("at")}
             self._asked_at = time.monotonic()
 
@@ -251,15 +250,6 @@ class Page:
 def _static(name: str) -> Response:
     content = resources.files("mwpy.page").joinpath(name).read_bytes()
     return Response(content, media_type=FILES[name], headers=HEADERS)
-
-
-def _jobs_in(path: Path) -> dict[str, Any] | None:
-    """What an overseer has written, and how old it is; None if there is nothing that can be read."""
-    try:
-        found: dict[str, Any] = json.loads(path.read_bytes())
-        return {**found, "age_s": time.time() - path.stat().st_mtime}
-    except (OSError, ValueError):
-        return None
 
 
 def _listen(host: str, port: int) -> socket.socket:
