@@ -232,12 +232,13 @@ def test_an_answer_from_the_file_has_its_old_provenance_and_outlives_the_master(
 def test_a_restart_says_how_many_tasks_were_answered_from_the_file(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """In the progress of a map and of the whole computation, and in the summary."""
+    """In the progress of a map and of the whole computation, and in the summary; failures count, too."""
     for count in (5, 7):
         capfd.readouterr()
         with mwpy.local_master(slaves=1, run_database=tmp_path / "run.db") as mw:
             mw.progress("text")
-            assert list(mw.map(_made_of, [[number] for number in range(count)], progress="text")) == [1] * count
+            items = [[number] for number in range(count)]
+            assert sum(not each.ok for each in mw.map_results(_made_of, items, progress="text")) == 1
             summary = mw.summary()
     shown = capfd.readouterr().err
     assert "mwpy: _made_of: 7 of 7 items" in shown
@@ -246,6 +247,8 @@ def test_a_restart_says_how_many_tasks_were_answered_from_the_file(
 
 
 def _made_of(items: list[int]) -> int:
+    if items == [3]:
+        raise ValueError("no list of threes")
     return len(items)
 
 

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import tarfile
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -71,7 +70,7 @@ def submit(folder: Folder, asked: Asked, files: Sequence[Path]) -> Entry:
         _git(asked.watch, "cat-file", "-e", f"{head}:{asked.words[0]}")
         return folder.add(replace(asked, commit=head), Path.mkdir)
     source = Path(asked.words[0]).absolute()
-    made = replace(asked, words=[source.name, *asked.words[1:]])
+    asked_here = replace(asked, words=[source.name, *asked.words[1:]])
 
     def put(target: Path) -> None:
         named = [source, *_named(source), *(each.absolute() for each in files)]
@@ -89,9 +88,11 @@ def submit(folder: Folder, asked: Asked, files: Sequence[Path]) -> Entry:
                 shutil.copymode(each, to)
         if source.suffix == ".toml":
             _check(target / source.name)
+        for made in target.rglob("__pycache__"):  # the check imports the modules of a study
+            shutil.rmtree(made)
 
     try:
-        return folder.add(made, put)
+        return folder.add(asked_here, put)
     except shutil.Error as error:
         raise UsageError(f"nothing was added: {error}") from error
 
@@ -112,9 +113,9 @@ def add_again(folder: Folder, entry: Entry, occasion: str) -> Entry:
 
     def put(target: Path) -> None:
         archive = target.with_name("commit.tar")
+        target.mkdir()
         _git(asked.watch, "archive", "--format=tar", f"--output={archive}", occasion)
-        with tarfile.open(archive) as opened:
-            opened.extractall(target, filter="data")
+        _run("tar", "-xf", str(archive), "-C", str(target))
         archive.unlink()
 
     return folder.add(made, put)
@@ -130,12 +131,16 @@ def new_commits(asked: Asked, since: str) -> list[str]:
 
 
 def _git(repository: str, *words: str) -> str:
+    return _run("git", "-C", repository, *words)
+
+
+def _run(*words: str) -> str:
     try:
-        ran = process.run(["git", "-C", repository, *words], timeout_s=GIT_S)
+        ran = process.run(words, timeout_s=GIT_S)
     except (OSError, process.TimedOut) as error:
-        raise UsageError(f"git cannot be run ({error}): --watch needs it") from error
+        raise UsageError(f"{words[0]} cannot be run ({error}): --watch needs it") from error
     if ran.returncode:
-        raise UsageError(f"--watch {repository}: git {words[0]} failed: {ran.complaint}")
+        raise UsageError(f"--watch: `{shlex.join(words)}` failed: {ran.complaint}")
     return ran.out
 
 

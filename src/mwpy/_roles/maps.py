@@ -25,7 +25,7 @@ from mwpy._values.items import Grid, KeywordItems, namer_of
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN
 from mwpy._values.messages import MapStatus
 from mwpy._values.policy import FailuresByKind, MaxFailures
-from mwpy._values.task import Result, UnrunnableTask, failed, size_of, stored_at
+from mwpy._values.task import Result, UnrunnableTask, failed, size_of
 
 # The items of a map, in portions.
 #
@@ -442,8 +442,10 @@ class MapRun:
         self._failed = 0
         """How many results are failures, if there is a limit."""
         self._num_failed = 0
-        self._first_failure: TaskFailed | None = None
         """How many results are failures, also those after the stop."""
+        self._first_failure: TaskFailed | None = None
+        self._began = clock.wall()
+        """When the run began. Results that ended before are from the run database."""
         self._num_reused = 0
         """How many results are from the run database."""
         self._stopped: TooManyFailures | None = None
@@ -735,7 +737,7 @@ class MapRun:
                     self._num_failed += 1
                     self._explain(given)
                     self._first_failure = self._first_failure or given.error
-                self._num_reused += stored_at(given) is not None
+                self._num_reused += given.finished < self._began
                 if self.max_failures is not None and failed(given):
                     self._count_failure(given, self.max_failures)
             yield portion.position + place, given
