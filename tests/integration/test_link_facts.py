@@ -368,6 +368,10 @@ def test_the_last_messages_leave_before_the_end_is_closed(ends: Loopback) -> Non
     assert master.messages[1:] == [[last], [b"goodbye"]]
 
 
+CLOCK_S = 0.01
+"""libzmq counts whole milliseconds of a clock of its own, so a limit may end that much earlier."""
+
+
 def test_closing_does_not_wait_longer_than_its_limit(ends: Loopback) -> None:
     """The peer accepts the connection and reads nothing, so without a limit, closing would never end. Closing does wait
     as long as the caller allows."""
@@ -377,7 +381,7 @@ def test_closing_does_not_wait_longer_than_its_limit(ends: Loopback) -> None:
             agent.link.send([b"never read"])
             began = time.monotonic()
             ends.close(agent, linger_s)
-            assert time.monotonic() - began >= linger_s
+            assert time.monotonic() - began >= linger_s - CLOCK_S
 
 
 # ---- refused peers --------------------------------------------------------------------------------------------
