@@ -22,7 +22,7 @@ import sys
 import sysconfig
 import tempfile
 from abc import ABC, abstractmethod
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
@@ -38,6 +38,11 @@ USERS = {"submit": 20001, "other": 20002, "root": 0}
 
 COMMAND_S = 300.0
 """How long one command may take."""
+
+
+RESERVED = Path("/proc/sys/net/ipv4/ip_local_reserved_ports")
+PORTS = "12222,16440-16450,16810-16830,19610-19630\n"
+"""The ports of all systems, which the kernel shall give to nobody who asks for any free port."""
 
 
 class System(ABC):
@@ -118,6 +123,8 @@ class System(ABC):
     def up(self, by_hand: bool = False) -> None:
         """Bring it up. If it is already up, only mount this checkout in it."""
         check_machine(self._target)
+        with suppress(OSError):  # some machines give these ports to any connection
+            RESERVED.write_text(PORTS)
         with locked(self.name):
             if not (self.is_up and self.answers()):
                 self._stop()
