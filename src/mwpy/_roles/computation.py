@@ -17,7 +17,7 @@ from attrs import define, frozen
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mwpy._core.master.state import UNLESS_QUEUED, CancelTasks, Running
+from mwpy._core.master.state import CancelTasks, Running, how_to_start
 from mwpy._roles.definitions import setup_of
 from mwpy._roles.inbox import FORKED, Access, HeldResults, Inbox
 from mwpy._roles.replay import look_in
@@ -427,8 +427,7 @@ def _advice(options: Options, slave_command: Sequence[str]) -> str:
     """How slaves can be started; empty if nobody has said where they find the master."""
     if options.resource_file is None:
         return ""
-    by_overseer = shlex.join(["mwpy", "oversee", os.path.abspath(options.resource_file), "--with", "SYSTEM"])
-    return f"{UNLESS_QUEUED}, start some with `{shlex.join(slave_command)}`, or with `{by_overseer}`"
+    return how_to_start(shlex.join(slave_command), shlex.quote(os.path.abspath(options.resource_file)))
 
 
 def _with_setup(settings: MasterSettings, codec: Codec) -> MasterSettings:

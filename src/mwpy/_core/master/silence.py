@@ -46,8 +46,6 @@ ROUNDING_S = 1e-6
 LOOK_AGAIN_S = 1.0
 """Seconds after progress until the watch checks for progress again."""
 
-"""The master does not see the queues of batch systems, so it does not know whether slaves will come from there."""
-
 
 @define(eq=False, repr=False)
 class SilenceWatch:

@@ -337,6 +337,12 @@ class Notices:
 
 
 UNLESS_QUEUED = "If none is queued in a batch system"
+"""The master does not see the queues of batch systems, so it does not know whether slaves will come from there."""
+
+
+def how_to_start(by_hand: str = "python APP --mw-slave --mw-resource-file FILE", file: str = "FILE") -> str:
+    """Return how slaves can be started: by a command, or by an overseer that reads the resource file."""
+    return f"{UNLESS_QUEUED}, start some with `{by_hand}`, or with `mwpy oversee {file} --with SYSTEM`"
 
 
 class MasterSettings(Struct, frozen=True):
@@ -375,10 +381,7 @@ class MasterSettings(Struct, frozen=True):
     """What each agent runs before its first slave starts; None for nothing."""
     set_up_stops: bool = False
     """Whether the run ends if this fails on a host. If not, the host is excluded."""
-    advice: str = (
-        f"{UNLESS_QUEUED}, start some with `python APP --mw-slave --mw-resource-file FILE`, or with `mwpy oversee FILE "
-        "--with SYSTEM`"
-    )
+    advice: str = how_to_start()
     """How to start slaves if none is there."""
     run_offers: dict[str, int] = field(default_factory=dict)
     """The amounts that the whole run has, by name; those of agents do not count for these names."""
