@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import chain, islice, repeat
@@ -25,7 +26,7 @@ from mwpy._values.items import Grid, KeywordItems, namer_of
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN
 from mwpy._values.messages import MapStatus
 from mwpy._values.policy import FailuresByKind, MaxFailures
-from mwpy._values.task import Result, UnrunnableTask, failed, size_of
+from mwpy._values.task import Result, UnrunnableTask, failed, in_one_line, size_of
 
 # The items of a map, in portions.
 #
@@ -444,8 +445,8 @@ class MapRun:
         self._num_failed = 0
         """How many results are failures, also those after the stop."""
         self._first_failure: TaskFailed | None = None
-        self._began = clock.wall()
-        """When the run began. Results that ended before are from the run database."""
+        self._began = -math.inf if calls.keys is None else clock.wall()
+        """With a run database: when the run began. Results that ended before are from there."""
         self._num_reused = 0
         """How many results are from the run database."""
         self._stopped: TooManyFailures | None = None
@@ -557,9 +558,10 @@ class MapRun:
         """Results are rows of a table, in which nobody may look at the column of errors."""
         error = self._first_failure
         if error is not None and self._num_failed == self._submitted >= ALL_FAILED:
+            first = in_one_line(error.type_name, error.text)
             remedy = f" ({error.remedy})" if error.remedy else ""
-            text = f"all {self._submitted} items of the map of {error.algorithm} failed, the first one with "
-            self.access.io.command(Tell(f"{text}{error.type_name}: {error.text}{remedy}"))
+            what = f"all {self._submitted} items of the map of {error.algorithm} failed"
+            self.access.io.command(Tell(f"{what}, the first one with {first}{remedy}"))
 
     def _figures(self) -> Figures:
         """How far the run is."""

@@ -163,9 +163,9 @@ class MasterIo:
         self.commands: deque[Command] = deque()
         self._questions: deque[SimpleQueue[messages.Overview]] = deque()
         """Where threads of this process wait for an overview."""
-        self.maps: WeakSet[OpenMap] = WeakSet()
         self.expected: int | None = None
         """How many tasks there will be in all, as the user says; else None."""
+        self.maps: WeakSet[OpenMap] = WeakSet()
         """The maps, also those of executors. `open_maps` has those that are not closed."""
         self.unread_maps = 0
         """How many maps were closed before somebody asked for a value."""

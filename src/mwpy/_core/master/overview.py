@@ -28,8 +28,7 @@ from mwpy._values.messages import (
 from mwpy._values.task import read_failure
 
 SLAVES_SHOWN = 2000
-"""How many slaves an overview names: those that connected first. `mwpy.status` names this
-number."""
+"""How many slaves an overview names: those that connected first. `mwpy.status` names this number."""
 
 ROWS_SHOWN = 1000
 """How many pairs of algorithm and host it has: those with most tasks."""
