@@ -57,13 +57,15 @@ def overseer_of(path: str | os.PathLike[str]) -> dict[str, Any] | None:
 
     Returns:
         A dictionary with `messages`, the newest last, `age_s`, and the figures of `mwpy oversee --json`; None if no
-        overseer has written.
+        overseer has written, or its file is damaged.
     """
-    found = Path(f"{os.fspath(path)}{JOBS}", ROUND)
+    written = Path(f"{os.fspath(path)}{JOBS}", ROUND)
     try:
-        return {**json.loads(found.read_bytes()), "age_s": clock.wall() - found.stat().st_mtime}
+        found, age_s = json.loads(written.read_bytes()), clock.wall() - written.stat().st_mtime
     except (OSError, ValueError):
         return None
+    is_whole = isinstance(found, dict) and isinstance(found.get("messages"), list)
+    return {**found, "age_s": age_s} if is_whole else None
 
 
 def write(path: str | Path, content: ResourceFile) -> None:
@@ -83,8 +85,8 @@ def write(path: str | Path, content: ResourceFile) -> None:
         ) from error
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file atomically with one that only its owner can read.
+def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replace a file atomically. Without another mode, only its owner can read the new one.
 
     Raises:
         OSError: it cannot be written.
@@ -92,6 +94,7 @@ def replace_file(path: Path, data: bytes) -> None:
     fd, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
     try:
         with os.fdopen(fd, "wb") as file:
+            os.fchmod(file.fileno(), mode)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

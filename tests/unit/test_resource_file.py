@@ -11,7 +11,18 @@ import pytest
 from msgspec.structs import replace
 
 from mwpy._values.errors import ResourceFileError
-from mwpy.resource_file import FINISHED, IN_PROGRESS, MemberKeys, ResourceFile, due, is_stale, read, replace_file, write
+from mwpy.resource_file import (
+    FINISHED,
+    IN_PROGRESS,
+    MemberKeys,
+    ResourceFile,
+    due,
+    is_stale,
+    overseer_of,
+    read,
+    replace_file,
+    write,
+)
 
 KEYS = MemberKeys("a" * 40, "b" * 40, "c" * 40)
 CONTENT = ResourceFile(
@@ -184,3 +195,16 @@ def test_an_interrupt_just_after_the_replacement_stays_an_interrupt(
     with pytest.raises(KeyboardInterrupt):
         replace_file(tmp_path / "app.rsc", b"content")
     assert [path.name for path in tmp_path.iterdir()] == ["app.rsc"]
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"messages": 1}', "\\xff"])
+def test_a_damaged_file_of_an_overseer_is_as_none(tmp_path: Path, content: str | None) -> None:
+    folder = tmp_path / "app.rsc.jobs"
+    folder.mkdir()
+    if content is not None:
+        (folder / "overseer.json").write_text(content, encoding="latin-1")
+    assert overseer_of(tmp_path / "app.rsc") is None
+    (folder / "overseer.json").write_text('{"messages": ["submits 1 job"]}')
+    found = overseer_of(tmp_path / "app.rsc")
+    assert found is not None
+    assert found["messages"] == ["submits 1 job"]

@@ -201,7 +201,7 @@ class Page:
             if status["state"] == "finished":  # the last figures stay
                 status = {**self._status, "state": "finished"}
             if self._overseen is not None:
-                status["jobs"] = overseer_of(self._overseen)
+                status = {**status, "jobs": overseer_of(self._overseen)}  # the former one may be sent just now
             self._status = {**status, "problem": problem, "at": time.time() if not problem else self._status.get("at")}
             self._asked_at = time.monotonic()
 
