@@ -21,7 +21,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import platform
 import pwd
 import re
 import shutil
@@ -38,6 +37,7 @@ from mwpy._queue.entry import ENDED, PRIORITIES, Asked, Entry, Run, State, Turn
 from mwpy._queue.order import Rules
 from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import MALFORMED, from_plain, to_plain
+from mwpy.resource_file import replace_file
 
 T = TypeVar("T")
 
@@ -353,16 +353,7 @@ def store(path: Path, value: Struct) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    new = path.with_name(f".{path.name}.{platform.node()}-{os.getpid()}")
-    try:
-        with new.open("wb") as file:
-            file.write(json.dumps(to_plain(value), indent=1).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        new.chmod(0o640)
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
+    replace_file(path, json.dumps(to_plain(value), indent=1).encode(), 0o640)
 
 
 def beat(path: Path, value: Struct, former: Struct | None) -> float:

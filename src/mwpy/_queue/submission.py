@@ -46,14 +46,15 @@ def timed(asked: Asked, at: str) -> Asked:
     Raises:
         UsageError: the time is wrong.
     """
-    text, _, daily = at.strip().partition(" daily")
+    text = at.strip().removesuffix(" daily")
+    is_daily = text != at.strip()
     try:
         moment = next_time(text, clock.wall())
-        if daily or (at.endswith("daily") and len(text) != 5):
+        if is_daily and re.fullmatch(r"\d\d:\d\d", text) is None:
             raise ValueError
     except ValueError:
         raise UsageError(f"--at {at!r}: write '02:00', '02:00 daily' or '2026-12-24 18:00'") from None
-    return replace(asked, daily=text) if at.endswith("daily") else replace(asked, at=moment)
+    return replace(asked, daily=text) if is_daily else replace(asked, at=moment)
 
 
 def submit(folder: Folder, asked: Asked, files: Sequence[Path]) -> Entry:
