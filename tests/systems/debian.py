@@ -140,7 +140,7 @@ def mirror() -> str:
             found := re.search(r"^(?:URIs:|deb(?: \[.*?\])?)\s+(\S+)", path.read_text(), re.MULTILINE)
         ):
             return found[1]
-    return "http://deb.debian.org/debian"
+    raise Unavailable("this machine has no address for Debian's packages", "add one to /etc/apt/sources.list")
 
 
 def remove(folder: Path) -> None:
