@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
 
     if SCRIPT_VARIABLE in os.environ:  # the arguments are those of the script that its slaves load
         return run_agent(parse([], os.environ)[0], [*agent_command(), *arguments])
-    if "--queue" in arguments[:1]:
+    if arguments and arguments[0].partition("=")[0] == "--queue":
         return _serve_queue(arguments)
     if list(arguments) == ["--help"]:
         arguments = ["--mw-help"]
