@@ -28,7 +28,7 @@ from mwpy._values.errors import UsageError
 from mwpy._values.items import Grid
 from mwpy._values.messagepack import PLAIN
 from mwpy._values.messages import Report, plain_status
-from mwpy._values.options import LOOPBACK, host_and_port
+from mwpy._values.options import LOOPBACK, page_address
 from mwpy._values.phrases import counted
 from mwpy._values.policy import FailureLimit, MaxFailures, Policies, TaskPolicy, check_sid
 from mwpy._values.shares import PLAIN_CALLS
@@ -855,10 +855,7 @@ class Master:
             <mwpy page http://127.0.0.1:8787/?token=kXp1...>
         """
         if isinstance(port, str):
-            try:
-                host, port = host_and_port(port)
-            except ValueError as error:
-                raise UsageError(f"the port of a page {error}: write PORT, or HOST:PORT") from None
+            host, port = page_address(port)
         return self._access.io.open_page(host, port)
 
     def status(self, *, detailed: bool = False) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from mwpy._queue.worker import Worker, locked, loop, say
 from mwpy._system import clock
 from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import to_plain
-from mwpy._values.options import host_and_port
+from mwpy._values.options import page_address
 
 MANY = 1000
 """How many slaves a batch system may have, by default."""
@@ -170,10 +170,7 @@ def _page(keeper: Keeper, where: str) -> object:
     """
     try:
         from mwpy.page.server import Page  # only here, because it needs more packages
-
-        host, port = host_and_port(where)
     except ImportError as error:
         raise UsageError(f"--page needs `pip install 'mwpy-cluster[page]'` ({error})") from None
-    except ValueError as error:
-        raise UsageError(f"the port of a page {error}: write PORT, or HOST:PORT") from None
+    host, port = page_address(where)
     return Page(lambda: keeper.view, host=host, port=port, of="queue")

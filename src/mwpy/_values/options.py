@@ -447,6 +447,18 @@ def host_and_port(value: str) -> tuple[str, int]:
     return host or LOOPBACK, _number(0, 65535, int)(port)
 
 
+def page_address(value: str) -> tuple[str, int]:
+    """Read where a page listens: `PORT` or `HOST:PORT`.
+
+    Raises:
+        UsageError: the text has another form; the user's fault.
+    """
+    try:
+        return host_and_port(value)
+    except ValueError as error:
+        raise UsageError(f"the port of a page {error}: write PORT, or HOST:PORT") from None
+
+
 def _run_offers(value: str) -> dict[str, int]:
     offers = offers_in(_text(value))
     if texts := [name for name, has in offers.items() if isinstance(has, str)]:
