@@ -1,10 +1,10 @@
 """Every command that the documents show is run, in a new folder, as a reader would run it.
 
 The lines of a `sh` block are run one by one. A `text` block directly after it, or after the line "It prints:", is the
-output of its last command: each of its lines must be printed. In a `console` block, each command follows a `$`, and its
-output is below. A `python` block with a whole script, and other blocks of `toml` and `text`, are saved under the name
-that the next paragraph gives. Any other `python` block is run by an interpreter. A command with `--mw-master` goes on
-while the lines below it are run, as in another terminal. It must end before its block ends.
+output of its last command: each of its lines must be printed. A `python` block with a whole script, and other blocks
+of `toml` and `text`, are saved under the name that the next paragraph gives. Any other `python` block is run by an
+interpreter. A command with `--mw-master` goes on while the lines below it are run, as in another terminal. It must end
+before its block ends.
 
 A new command needs no change here. A command that no test can run is listed in `CANNOT_RUN`, with the reason.
 """
@@ -110,13 +110,8 @@ class Block:
 
     def commands(self) -> list[Command]:
         """Return the commands of the block, in order."""
-        found: list[Command] = []
-        for line in self.text.replace("\\\n", "").splitlines():
-            if self.language == "sh" or (self.language == "console" and line.startswith("$ ")):
-                found.append(Command(line.removeprefix("$ ")))
-            elif self.language == "console":
-                found[-1].shown.append(line)
-        commands = [command for command in found if command.words]
+        lines = self.text.replace("\\\n", "").splitlines() if self.language == "sh" else []
+        commands = [command for command in map(Command, lines) if command.words]
         if self.output:
             commands[-1].shown.extend(self.output.splitlines())
         return commands
@@ -149,10 +144,8 @@ def faults(text: str) -> Iterator[str]:
         yield f"{hidden[0].strip()!r} is not run: fence it, from the first column, with ``` and `sh`, and end the fence"
     for block in blocks(text):
         first = block.text.partition("\n")[0]
-        if block.language not in ("sh", "console", "python", "toml", "text"):
-            yield f"the block of {first!r} is not run: say `sh`, `console` or `python` behind its fence, not more"
-        if block.language == "console" and not first.startswith("$ "):
-            yield f"the block of {first!r} does not begin with a command: write `$ ` before what is typed"
+        if block.language not in ("sh", "python", "toml", "text"):
+            yield f"the block of {first!r} is not run: say `sh` or `python` behind its fence, not more"
         if block.is_file and block.name is None:
             yield f"the file of {first!r} has no name: write 'Save it as `NAME`' in the paragraph after it"
 
