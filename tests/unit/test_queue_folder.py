@@ -279,3 +279,15 @@ def test_what_is_asked_for_survives_unknown_keys(folder: Folder, added: Path) ->
     (added / "entry.json").write_text(json.dumps({**found, "colour": "blue"}))
     assert fault(folder) == ""
     assert Request() == Request(cancelled=False, priority=None)
+
+
+def test_an_end_is_final_and_its_files_are_not_read_again(folder: Folder, added: Path) -> None:
+    added.with_name("0001.run").mkdir()
+    store(added.with_name("0001.run") / "state.json", Run(State.DONE))
+    first = folder.entries()
+    (added / "entry.json").write_text("damaged")
+    assert folder.entries() == first
+    assert folder.entries()[0].fault == ""
+    shutil.rmtree(added)
+    shutil.rmtree(added.with_name("0001.run"))
+    assert folder.entries() == []

@@ -117,6 +117,8 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self._known: dict[Path, tuple[tuple[int, ...], Any]] = {}
+        self._ended: dict[str, Entry] = {}
+        """The entries that have ended, which is final. Their files are not looked at again: there may be thousands."""
         try:
             about = self.path.stat()
         except OSError as error:
@@ -138,7 +140,11 @@ class Folder:
         for name in dict.fromkeys(name.removesuffix(".run") for name in names):
             if re.fullmatch(r"\d{4,9}", name):
                 with suppress(FileNotFoundError):  # it was just removed
-                    found.append(self._entry(name, [each for each in requests if each.startswith(f"{name}.")]))
+                    own = [each for each in requests if each.startswith(f"{name}.")]
+                    entry = self._ended.get(name) or self._entry(name, own)
+                    found.append(entry)
+                    if entry.run is not None and entry.run.state in ENDED:
+                        self._ended[name] = entry
         return sorted(found, key=lambda each: each.number)
 
     def entry(self, text: str) -> Entry:
