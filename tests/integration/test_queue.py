@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
 import subprocess
@@ -289,15 +290,16 @@ def test_a_machine_serves_the_entries_one_after_the_other_and_the_important_ones
     """The keeper has no places of its own. The machine leaves an entry for a more important one after its task."""
     queue.keep(max_slaves=0)
     first, second = queue.add(APP, 8, 0.5, "--priority", 2), queue.add(APP, 2, 0, "--priority", 1)
-    queue.until("running", first, second)
+    needing = [queue.path / f"{each:04d}.run" / "app.rsc" for each in (first, second)]
+    until(lambda: all(map(Path.exists, needing)), "both masters")
     program = [sys.executable, "-m", "mwpy", "slave", "--queue", str(queue.path), "--mw-slave-processes", "1"]
-    machine = queue.stage.start("", program=program)
-    until(lambda: f"serves entry {first}" in machine.out, "the second entry")
+    machine = queue.stage.start("", program=program, variables=queue.variables)
     until(lambda: len(queue.ran(first)) > 1, "tasks of the first entry")
     urgent = queue.add(APP, 2, 0, "--priority", 0)
     queue.until("done", first, second, urgent)
-    served = [line.split()[3] for line in machine.out.splitlines() if "serves entry" in line]
+    served = re.findall(r"entry (\d+): submitted", machine.out)
     assert served == [str(each) for each in (second, first, urgent, first)]
+    assert sorted(task for _, task in queue.ran(first)) == [*range(8)], "no task ran twice"
     assert [*queue.path.glob("host-*.json")]
     machine.send(signal.SIGTERM)
     assert machine.end() == 130

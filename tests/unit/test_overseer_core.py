@@ -353,14 +353,18 @@ def test_idle_jobs_leave_first_and_jobs_that_are_not_connected_do_not(crowded: D
     assert crowded.look().drain == {"a": ["1.2", "1.0"]}
 
 
-def test_the_last_job_of_a_computation_stays() -> None:
-    desk = Desk(max_jobs=1)
+def test_the_last_job_of_a_computation_leaves_only_for_a_more_important_one_that_has_none() -> None:
+    desk = Desk(max_jobs=2)
     desk.watch("a", slaves_needed=1)
     desk.at_work("a", "1.0")
     desk.watch("b", slaves_needed=1, priority=5)
+    desk.at_work("b", "2.0")
+    desk.watch("c", slaves_needed=1)
     for _ in range(20):
         actions = desk.look()
-        assert (actions.remove, actions.drain) == ([], {})
+        assert (actions.remove, actions.drain) == ([], {}), "b has one, and c is no more important"
+    desk.watch("d", slaves_needed=1, priority=5)
+    assert desk.look().drain == {"a": ["1.0"]}
 
 
 def test_a_master_that_cannot_be_asked_is_asked_again_after_growing_pauses(crowded: Desk) -> None:

@@ -1,9 +1,10 @@
 """Hosts that are reached through ssh, as a batch system. It needs OpenSSH's client on this machine, and Python on the
 hosts.
 
-A hosts file lists the hosts and how many slaves each may have. One call per host, to all hosts at once, returns the
-jobs that are alive there (`_ssh_host`). So an overseer finds its running jobs again after a restart. There is no queue:
-a job starts when it is submitted, or is not taken.
+A hosts file lists the hosts and how many slaves each may have. It may change at any time: a host that is not named any
+more gets no more jobs, and those that run there leave after their tasks. One call per host, to all hosts at once,
+returns the jobs that are alive there (`_ssh_host`). So an overseer finds its running jobs again after a restart. There
+is no queue: a job starts when it is submitted, or is not taken.
 
 When a host does not answer, this is reported once. Its slots then do not count, and it is called again after growing
 pauses. For a while its jobs are assumed to run, because a short break of the network ends no job. After that they count
@@ -163,8 +164,12 @@ class Ssh:
     def __init__(
         self, hosts: str | Path, ssh_options: Sequence[str] = (), say: Callable[[str], None] | None = None
     ) -> None:
-        self._hosts = [_Host(line) for line in read_hosts(hosts)]
         self._path = hosts
+        self._lines = read_hosts(hosts)
+        """What the file says, as far as it can be read."""
+        self._fault = ""
+        """Why it cannot be read now."""
+        self._hosts = [_Host(line) for line in self._lines]
         self._options = tuple(ssh_options)
         self._say = say or (lambda line: print(f"mwpy: {line}", file=sys.stderr, flush=True))
         self._ended: dict[str, Outcome] = {}
@@ -204,6 +209,7 @@ class Ssh:
 
     def jobs(self) -> list[Job]:
         """The jobs that run on the hosts."""
+        self._follow()
         self._look(self._hosts)
         self._require_a_host()
         return [job for host in self._hosts for job in host.shown()]
@@ -228,6 +234,25 @@ class Ssh:
         return self._ended.get(job_id)
 
     # ---- looking --------------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Read the hosts file again. While it is wrong, what it said before counts."""
+        try:
+            lines, fault = read_hosts(self._path), ""
+        except UsageError as error:
+            lines, fault = self._lines, str(error)
+        if fault and fault != self._fault:
+            self._say(f"{fault}. Until then, its former content counts")
+        self._fault = fault
+        if lines != self._lines:
+            self._lines = lines
+            known = {host.line.name: host for host in self._hosts}
+            for host in self._hosts:
+                host.line = replace(host.line, slots=0)
+            for line in lines:
+                known.setdefault(line.name, _Host(line)).line = line
+            self._hosts = [*known.values()]
+        self._hosts = [host for host in self._hosts if host.line in lines or host.placed]
 
     def _look(self, hosts: Iterable[_Host]) -> None:
         """Ask all hosts at the same time for their jobs. Hosts in a pause are not asked."""

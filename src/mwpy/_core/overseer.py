@@ -234,17 +234,19 @@ def take(claims: Sequence[Claim], keeps: int) -> Iterator[tuple[Claim, Claim, Jo
     """Take places from computations, first from those with the lowest priority and most jobs.
 
     Args:
-        keeps: how many places each of them keeps at least.
+        keeps: how many places each of them keeps at least, unless a more important one has none.
 
     Yields:
         The claim that gives, the claim that gets, and the job.
     """
     while True:
-        takers = [each for each in claims if each.lacks]
-        givers = [each for each in claims if each.offers and each.has > keeps]
-        if not takers or not givers:
+        taker = min((each for each in claims if each.lacks), key=Claim.rank, default=None)
+        if taker is None:
             return
-        taker, giver = min(takers, key=Claim.rank), max(givers, key=Claim.rank)
+        least = keeps if taker.has else 0
+        giver = max((each for each in claims if each.offers and each.has > least), key=Claim.rank, default=None)
+        if giver is None:
+            return
         if not taker.precedes(giver):  # then no other one may take a place either
             return
         giver.has -= 1
@@ -256,7 +258,7 @@ def take(claims: Sequence[Claim], keeps: int) -> Iterator[tuple[Claim, Claim, Jo
 class OverseerCore:
     """The decisions of an overseer, without I/O."""
 
-    _settings: OverseerSettings
+    settings: OverseerSettings
     computations: dict[str, WatchedComputation] = Factory(dict)
     """The watched computations, by mark."""
     _free_places: int | None = None
@@ -279,6 +281,11 @@ class OverseerCore:
     def watch(self, computation: WatchedComputation) -> None:
         """Watch another computation from now on."""
         self.computations[computation.mark] = computation
+
+    def forget(self, mark: str) -> None:
+        """Watch a computation no longer. Its jobs stay."""
+        del self.computations[mark]
+        self._open = {key: pause for key, pause in self._open.items() if key[0] != mark}
 
     @property
     def done(self) -> bool:
@@ -355,7 +362,7 @@ class OverseerCore:
         self._submit_missing(active, now)
         excess = max(0, -self._free - self._freeing)
         self._make_room(active, now)
-        reason = f"more than --max {self._settings.max_jobs}"
+        reason = f"more than --max {self.settings.max_jobs}"
         excess -= self._remove_some(active, WatchedComputation.waiting, excess, f"waiting, and {reason}", now)
         self._remove_some(active, lambda each: each.idle(0.0, now), excess, f"idle, and {reason}", now)
         self._drain_excess(active, -self._free - self._freeing, now)
@@ -381,7 +388,7 @@ class OverseerCore:
     def _begin_pause(self, now: float) -> None:
         """Plan the next round: each pause is longer than the one before while the batch system does not answer."""
         if self._round is None or self._answers:
-            self._round = Pause(self._settings.interval_s, max(self._settings.interval_s, LONGEST_PAUSE_S))
+            self._round = Pause(self.settings.interval_s, max(self.settings.interval_s, LONGEST_PAUSE_S))
         self._round.begin(now)
 
     def take_actions(self) -> OverseerActions:
@@ -433,7 +440,7 @@ class OverseerCore:
     def _report_limit(self, computation: WatchedComputation, short: int, now: float) -> None:
         """Complain that the limit prevents this number of useful jobs."""
         full = "" if self._free_places is None else "all hosts are full, or "
-        text = f"{counted(short, 'more job')} would be useful, but {full}--max allows only {self._settings.max_jobs}"
+        text = f"{counted(short, 'more job')} would be useful, but {full}--max allows only {self.settings.max_jobs}"
         self._complain(computation, "limit", text if short > 0 else "", now)
 
     def _report_leaving(self, giving: WatchedComputation, getting: WatchedComputation, job_ids: Sequence[str]) -> None:
@@ -486,7 +493,7 @@ class OverseerCore:
             self._resolve(computation, "time", "its tasks fit into a job now")
             return
         text = (
-            f"submits nothing: a job ends after {self._settings.job_limit_s:.0f} s, but each task that waits takes "
+            f"submits nothing: a job ends after {self.settings.job_limit_s:.0f} s, but each task that waits takes "
             f"{computation.content.shortest_task:g} s or more, and a job needs {SPENT_S:.0f} s for its start and its "
             f"end. Start the overseer with a longer limit of the jobs (--line, or --mw-lifetime in --command), correct "
             f"seconds_expected, or let the tasks leave their state with mwpy.checkpoint"
@@ -580,7 +587,7 @@ class OverseerCore:
 
         After a tried job that finds no other machine, the next one may run on any machine.
         """
-        patience_s = self._settings.patience_s
+        patience_s = self.settings.patience_s
         since = computation.surplus_since
         if since is not None and now >= since + patience_s - ROUNDING_S:
             surplus = computation.waiting()[computation.missing :]
@@ -594,7 +601,8 @@ class OverseerCore:
 
     def _make_room(self, active: Sequence[WatchedComputation], now: float) -> None:
         """Take places for the computations that lack jobs: of useless jobs, of waiting jobs, and then of jobs at work,
-        whose agents leave after their tasks. A computation keeps one of its jobs at work."""
+        whose agents leave after their tasks. A computation keeps one of its jobs at work, unless a more important one
+        has none."""
 
         def useless(each: WatchedComputation) -> list[Job]:
             return [*each.unconnected(), *each.jobs.live(JobState.HELD)]
@@ -688,7 +696,7 @@ class OverseerCore:
     def _free(self) -> int:
         """How many jobs can be submitted; negative if there are more jobs than the limit."""
         occupied = sum(each.jobs.occupied for each in self.computations.values())
-        by_limit = self._settings.max_jobs - occupied
+        by_limit = self.settings.max_jobs - occupied
         return by_limit if self._free_places is None else min(by_limit, self._free_places)
 
     @property
@@ -704,14 +712,14 @@ class OverseerCore:
 
     def _lacks_time(self, computation: WatchedComputation) -> bool:
         """Whether a job ends before any waiting task could finish."""
-        limit_s = self._settings.job_limit_s
+        limit_s = self.settings.job_limit_s
         return limit_s is not None and limit_s < computation.content.shortest_task + SPENT_S
 
     def _allowance(self, now: float) -> int:
         """How many jobs may be submitted now without exceeding the limit per minute."""
         while self._recent and now >= self._recent[0][0] + 60.0:
             self._recent.popleft()
-        return self._settings.max_per_minute - sum(count for _, count in self._recent)
+        return self.settings.max_per_minute - sum(count for _, count in self._recent)
 
     def _submit(self, computation: WatchedComputation, count: int, now: float) -> None:
         if not count:

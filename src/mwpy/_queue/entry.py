@@ -86,6 +86,8 @@ class Entry:
     run: Run | None = None
     priority: int = 1
     cancelled_by: str = ""
+    runs_as: int = -1
+    """The user who runs it."""
 
     @property
     def run_path(self) -> Path:

@@ -70,21 +70,23 @@ class Decision(Struct, omit_defaults=True):
     last: int = 0
     """The highest number of an entry that there was."""
     system: str = "local"
+    slaves_per_job: int = 1
+    """How many slaves one place is for."""
     places: dict[str, int] = field(default_factory=dict)
-    """How many slaves each user may have, by the number of the user."""
+    """How many places each user has, by the number of the user."""
     hosts: dict[str, dict[str, int]] = field(default_factory=dict)
     """With `ssh`, how many of them on which host."""
     pythons: dict[str, str] = field(default_factory=dict)
-    """The Python of hosts that have another one."""
+    """The hosts, each with its Python; empty for the one of the command."""
 
 
 class Work(Struct, omit_defaults=True):
     """What a worker says."""
 
     wants: dict[str, int] = field(default_factory=dict)
-    """How many slaves each running entry could use."""
+    """How many places each running entry could use."""
     used: int = 0
-    """How many slaves they have from an overseer."""
+    """How many they have."""
 
 
 class Announced(Struct):
@@ -173,8 +175,9 @@ class Folder:
             entry.fault = _fault(entry)
         run = self._read(entry.run_path / STATE, Run)
         if isinstance(run, Run):
-            if entry.run_path.lstat().st_uid in (entry.uid, self.keeper_uid):
-                entry.run = run
+            user = entry.run_path.lstat().st_uid
+            if user in (entry.uid, self.keeper_uid):
+                entry.run, entry.runs_as = run, user
             else:
                 entry.fault = f"{entry.run_path} belongs to another user: remove it"
         for each in sorted(requests, key=lambda each: _changed(self.path / each)):

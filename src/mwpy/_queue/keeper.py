@@ -34,6 +34,7 @@ class Options(Struct, frozen=True):
     rules: Rules
     run_as_keeper: bool
     oversee: Sequence[str]
+    slaves_per_job: int
     interval_s: float
 
 
@@ -49,15 +50,15 @@ class Keeper:
     view: dict[str, Any] = Factory(lambda: {"state": "queue", "entries": [], "users": [], "hosts": []})
     """What the page shows."""
 
-    def look(self) -> None:
-        """Look at the folder once, decide, and do it.
+    def look(self) -> float:
+        """Look at the folder once, decide, and do it. Return after how many seconds to look again.
 
         Raises:
             OSError: the folder cannot be used now.
         """
         former = self._decision or self._folder.decision() or Decision("", self._options.rules)
         entries = self._folder.entries()
-        now = self._worker.beat(entries)
+        now = self._worker.beat()
         works = self._folder.workers(now)
         users = {each.uid for each in entries if self._worker.is_mine(each)} | {*works}
         turns = decide(entries, former.turns, self._options.rules, now, users, str(self._folder.path))
@@ -67,6 +68,7 @@ class Keeper:
             {str(number): turn for number, turn in turns.items()},
             max([former.last, *turns]),
             self._options.system,
+            self._options.slaves_per_job,
         )
         self._share(made, former, entries, works)
         for line in self._news(entries, former, made):
@@ -82,6 +84,7 @@ class Keeper:
             "users": [self._use(user, made, works) for user in sorted({*works, os.geteuid()})],
             "hosts": [to_plain(each) for each in self._folder.hosts(now)],
         }
+        return self._options.interval_s
 
     def _use(self, user: int, made: Decision, works: Mapping[int, Work]) -> dict[str, Any]:
         """Return what a user uses."""
@@ -102,18 +105,20 @@ class Keeper:
                 user = os.geteuid() if self._worker.is_mine(each) else each.uid
                 wants = works[user].wants.get(str(each.number), 1) if user in works else 1
                 claims.append(Claim(user, each.priority, wants))
-        slots = {each.name: each.slots or 0 for each in self._lines}
-        usual = (os.cpu_count() or 1) if made.system == "local" else sum(slots.values()) or MANY
-        most = usual if self._options.max is None else self._options.max
+        slots = {each.name: (each.slots or 0) // made.slaves_per_job for each in self._lines}
+        usual = (os.cpu_count() or 1) if made.system == "local" else MANY
+        most = (usual if self._options.max is None else self._options.max) // made.slaves_per_job
+        if slots:
+            most = min(most, sum(slots.values()))
         used = {user: work.used for user, work in works.items()}
         had = {int(user): count for user, count in former.places.items()}
         granted = grant(divide(claims, most), had, used, most)
         made.places = {str(user): count for user, count in granted.items()}
         if slots:
-            before = {int(user): hosts for user, hosts in former.hosts.items() if user}
+            before = {int(user): hosts for user, hosts in former.hosts.items()}
             placed = place(granted, slots, before)
-            made.hosts = {"": slots, **{str(user): hosts for user, hosts in placed.items()}}
-            made.pythons = {each.name: each.python for each in self._lines if each.python}
+            made.hosts = {str(user): hosts for user, hosts in placed.items()}
+            made.pythons = {each.name: each.python or "" for each in self._lines}
 
     def _news(self, entries: Sequence[Entry], former: Decision, made: Decision) -> list[dict[str, object]]:
         """Return what has happened since the last decision, for the log."""
@@ -154,12 +159,9 @@ def run(folder: Folder, options: Options, page: str | None) -> int:
     worker = Worker(folder, options.oversee, say, options.run_as_keeper)
     say(f"keeps {folder.path}")
     made = Keeper(folder, options, worker, lines)
-    try:
-        if page is not None:
-            say(str(_page(made, page)))
-        return loop(lock, options.interval_s, made.look, say)
-    finally:
-        worker.overseer.stop()
+    if page is not None:
+        say(str(_page(made, page)))
+    return loop(lock, made.look, say)
 
 
 def _page(keeper: Keeper, where: str) -> object:

@@ -1,4 +1,4 @@
-"""Runs the entries of a user: starts their masters, gives them an overseer, ends them, and says how they ended.
+"""Runs the entries of a user: starts their masters, gives them slaves, ends them, and says how they ended.
 
 A master is a process of its own, as `mwpy oversee --with local` starts agents: it outlives the worker, and a lock tells
 whether it lives. So the next worker finds it. One that was killed is started again with its run database, and goes on.
@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,111 +18,26 @@ from pathlib import Path
 from attrs import Factory, define
 from msgspec.structs import replace
 
-from mwpy import resource_file
 from mwpy._batch.local import Local
 from mwpy._queue.entry import ENDED, Entry, Run, State, Turn
 from mwpy._queue.folder import Decision, Folder, Work, beat, protect, store, user_name
 from mwpy._queue.order import last_time
+from mwpy._queue.oversight import Oversight, Say, oversight, put_hosts
 from mwpy._queue.submission import add_again, new_commits
 from mwpy._system import clock, process
 from mwpy._system.locks import FileLock, LockHeld, LocksUnsupported
-from mwpy._values.errors import ExitCode, MwpyError, ResourceFileError, UsageError
-from mwpy._values.jobs import FINISHED, Outcome
+from mwpy._values.errors import ExitCode, MwpyError, UsageError
+from mwpy._values.jobs import Outcome
 from mwpy.run_database import RunDatabase, run_at_end
 
 MAX_STARTS = 20
 """How often a master is started that is killed again and again."""
 
+PAUSE_S = 1.0
+"""The time between two attempts to use the folder while its file system fails, in seconds."""
+
 WATCH_S = 10.0
 """How often a repository is asked for new commits, in seconds."""
-
-REMOVAL_S = 60.0
-"""How long the removal of the jobs of an entry may take, in seconds."""
-
-PAUSE_S, FAULT_S = 1.0, 10.0
-"""The least time between two starts of the overseer, in seconds, and how much more after a fault."""
-
-OVERSEER_S = 2.0
-"""The time between two rounds of an overseer of this machine or of hosts, in seconds."""
-
-LOG_BYTES = 1_000_000
-"""When the log of the overseer is larger at its start, it becomes `FILE.1`."""
-
-Say = Callable[[str], None]
-
-
-@define(eq=False)
-class Overseer:
-    """One overseer for all running entries. It is started again when its arguments change; its jobs stay."""
-
-    _folder: Folder
-    _options: Sequence[str]
-    _say: Say
-    _started: list[str] = Factory(list)
-    """The arguments and the hosts file of the last start."""
-    _child: process.Child | None = None
-    _since: float = 0.0
-    """When it was started, on the monotonic clock."""
-
-    def adjust(self, entries: Sequence[Entry], decision: Decision) -> None:
-        """Let it run for these entries, with the places that the keeper has decided."""
-        if clock.monotonic() < self._since + PAUSE_S:
-            return
-        wanted = [each for each in entries if each.resource.exists()]
-        words = [*self._system(decision), "--max", str(decision.places.get(str(os.geteuid()), 0))]
-        words += [f"--priority={each.resource}={2 - each.priority}" for each in wanted]
-        words += [str(each.resource) for each in wanted]
-        started = [*words, self._hosts(decision)]
-        if self._child is not None and (code := self._child.poll()) is not None:
-            if code not in (ExitCode.OK, ExitCode.INTERRUPTED, -signal.SIGTERM):
-                self._say(
-                    f"the overseer has ended with exit code {code}, and starts again: {self._path('log')} says why"
-                )
-            self._child = None
-        if self._child is not None and (started != self._started or not wanted):
-            self._child.terminate()  # it unlocks the computations at its end
-        elif self._child is None and wanted:
-            self._started, self._since = started, clock.monotonic()
-            self._start(words, started[-1])
-
-    def _start(self, words: Sequence[str], hosts: str) -> None:
-        if hosts:
-            resource_file.replace_file(self._path("hosts"), hosts.encode())
-        path = self._path("log")
-        if path.exists() and path.stat().st_size > LOG_BYTES:
-            path.replace(f"{path}.1")
-        with path.open("ab") as log:
-            command = [sys.executable, "-m", "mwpy", "oversee", *words, "--parent", str(os.getpid())]
-            self._child = process.start(command, output=(log, log))
-
-    def remove(self, entry: Entry, decision: Decision) -> None:
-        """Remove the jobs that an entry has left."""
-        if entry.resource.exists():
-            words = [sys.executable, "-m", "mwpy", "oversee", str(entry.resource), *self._system(decision), "--remove"]
-            with suppress(OSError, process.TimedOut):
-                process.run(words, timeout_s=REMOVAL_S)
-
-    def stop(self) -> None:
-        """End it. Its jobs stay."""
-        if self._child is not None:
-            self._child.terminate()
-
-    def _system(self, decision: Decision) -> list[str]:
-        words = ["--with", decision.system]
-        if decision.system in ("local", "ssh"):
-            words += ["--interval", str(OVERSEER_S)]
-        if decision.system == "ssh":
-            words += ["--hosts", str(self._path("hosts"))]
-        return [*words, *self._options]
-
-    def _path(self, what: str) -> Path:
-        return self._folder.path / f"overseer-{os.geteuid()}.{what}"
-
-    def _hosts(self, decision: Decision) -> str:
-        """The hosts file with the slots of this user; empty without hosts."""
-        mine, pythons = decision.hosts.get(str(os.geteuid()), {}), decision.pythons
-        settings = {name: f" python={pythons[name]}" if name in pythons else "" for name in decision.hosts.get("", {})}
-        return "".join(f"{name} slots={mine.get(name, 0)}{setting}\n" for name, setting in settings.items())
 
 
 @define(eq=False)
@@ -141,7 +55,10 @@ class Worker:
     _options: Sequence[str]
     _say: Say
     _for_all: bool = False
-    overseer: Overseer = Factory(lambda self: Overseer(self._folder, self._options, self._say), takes_self=True)
+    _oversight: Oversight | None = None
+    """What gives slaves to the entries; None until the keeper has said where they are."""
+    _oversees: tuple[str, int] = ("", 0)
+    """The batch system where they are, and how many one job has."""
     _masters: dict[int, Local] = Factory(dict)
     _ending: dict[int, process.Background[Run]] = Factory(dict)
     """The entries whose end is being reported."""
@@ -155,22 +72,13 @@ class Worker:
         """Whether it runs an entry."""
         return self._for_all or entry.uid == os.geteuid()
 
-    def beat(self, entries: Sequence[Entry]) -> float:
+    def beat(self) -> float:
         """Say that it lives and what its entries want. Return the time of the queue.
 
         Raises:
             OSError: the folder cannot be written.
         """
-        wants, used = dict[str, int](), 0
-        for each in entries:
-            if self.is_mine(each) and each.is_running:
-                with suppress(ResourceFileError):
-                    content = resource_file.read(each.resource)
-                    jobs = [job for job in content.connected_jobs if not job.startswith("queue-")]
-                    used += len(jobs)
-                    is_open = content.computation_status != FINISHED
-                    wants[str(each.number)] = content.slaves_needed + len(jobs) if is_open else 0
-        former, self._work = self._work, Work(wants, used)
+        former, self._work = self._work, Work() if self._oversight is None else self._oversight.work
         return beat(self._folder.path / f"work-{os.geteuid()}.json", self._work, former)
 
     def step(self, entries: Sequence[Entry], decision: Decision, now: float) -> None:
@@ -193,9 +101,21 @@ class Worker:
                     self._say(f"entry {each.number} cannot go on now: {error}")
         running = [each for each in mine if each.is_running]
         ending = [each.number for each, _ in ends] + [*self._ending]
-        self.overseer.adjust([each for each in running if each.number not in ending], decision)
+        self._oversee([each for each in running if each.number not in ending], decision)
         for entry, run in ends:
-            self._report(entry, run, decision)
+            self._report(entry, run)
+
+    def _oversee(self, entries: Sequence[Entry], decision: Decision) -> None:
+        """Give slaves to entries, as many as the keeper has decided.
+
+        Raises:
+            UsageError: an option of the overseer is wrong.
+        """
+        where = decision.system, decision.slaves_per_job
+        if self._oversight is None or self._oversees != where:
+            self._oversight, self._oversees = oversight(self._folder, decision, self._options, self._say), where
+        put_hosts(self._folder, decision)
+        self._oversight.adjust(entries, decision.places.get(str(os.geteuid()), 0))
 
     # ---- one entry ------------------------------------------------------------------------------------------
 
@@ -269,11 +189,12 @@ class Worker:
         master.start(in_folder, "master", str(entry.log))
         self._say(f"entry {entry.number} ({entry.asked.name} of {user_name(entry.uid)}) starts")
 
-    def _report(self, entry: Entry, run: Run, decision: Decision) -> None:
+    def _report(self, entry: Entry, run: Run) -> None:
         """Remove what an entry has left, write its report, run its command, and record the end. This takes a while."""
 
         def report(run: Run) -> None:
-            self.overseer.remove(entry, decision)
+            if self._oversight is not None:
+                self._oversight.remove(entry)
             if entry.database.exists():
                 with suppress(Exception):  # the report of a damaged run database
                     RunDatabase(entry.database).report(entry.run_path / "report.html")
@@ -339,20 +260,23 @@ def locked(path: Path, what: str) -> FileLock:
         raise UsageError(f"{what} cannot lock {path} ({error.strerror}): remove it, or free some space") from error
 
 
-def loop(lock: FileLock, interval_s: float, look: Callable[[], None], say: Say) -> int:
+def loop(lock: FileLock, look: Callable[[], float], say: Say) -> int:
     """Look again and again, until this process is stopped. Return the exit code.
 
     An error of the file system passes: nothing is decided meanwhile.
+
+    Args:
+        look: returns after how many seconds it must be called again.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    said = ""
+    said, pause_s = "", PAUSE_S
     try:
         while True:
             try:
                 if not lock.is_exclusive():
                     say("ends, because another process has taken its lock: does the file system have locks?")
                     return ExitCode.REFUSED
-                look()
+                pause_s = look()
                 if said:
                     say("goes on")
                 said = ""
@@ -360,7 +284,7 @@ def loop(lock: FileLock, interval_s: float, look: Callable[[], None], say: Say) 
                 if str(error) != said:
                     said = str(error)
                     say(f"waits, because the folder cannot be used now: {error}")
-            clock.sleep(interval_s)
+            clock.sleep(pause_s)
     except KeyboardInterrupt:
         say("stops; what runs goes on. Start it again to continue")
         return ExitCode.INTERRUPTED
@@ -387,13 +311,11 @@ def run(folder: Folder, options: Sequence[str], interval_s: float) -> int:
     if folder.decision() is None:
         say(f"waits for a keeper: `mwpy queue {folder.path}`")
 
-    def look() -> None:
+    def look() -> float:
         entries, decision = folder.entries(), folder.decision()
-        now = worker.beat(entries)
+        now = worker.beat()
         if decision is not None:
             worker.step(entries, decision, now)
+        return interval_s
 
-    try:
-        return loop(lock, interval_s, look, say)
-    finally:
-        worker.overseer.stop()
+    return loop(lock, look, say)

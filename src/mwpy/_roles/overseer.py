@@ -19,7 +19,7 @@ import shlex
 import signal
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import Any
 
 from attrs import Factory, define, evolve
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mwpy import resource_file
 from mwpy._batch import Batch, BatchUnavailable, Launch
@@ -133,6 +134,11 @@ class _File(Struct, eq=False):
     prune_at: float = 0.0
     """When old output files are searched next."""
 
+    def unlock(self) -> None:
+        """Let other overseers watch its computation."""
+        if self.lock is not None:
+            self.lock.release()
+
 
 class OverseenFiles:
     """The resource files of an overseer.
@@ -144,10 +150,23 @@ class OverseenFiles:
 
     def __init__(self, options: OverseerOptions, say: Callable[[str], None]) -> None:
         self._options = options
-        self._places = {path: _Place(Question(partial(_find, path), f"find {path}")) for path in options.paths}
+        self._places: dict[Path, _Place] = {}
         self._say = say
         self._files: dict[str, _File] = {}
         self._refused: dict[str, None] = {}
+        self.follow(options.paths)
+
+    def follow(self, paths: Iterable[Path]) -> list[str]:
+        """Oversee these paths from now on, and no other resource files. Return the marks of those that are left."""
+        places = {path: self._places.get(path) for path in paths}
+        self._places = {
+            path: place or _Place(Question(partial(_find, path), f"find {path}")) for path, place in places.items()
+        }
+        self._refused = {}
+        left = [*self._files.keys() - {mark_of(path) for path in self._places}]
+        for mark in left:
+            self._files.pop(mark).unlock()
+        return left
 
     @property
     def more_may_come(self) -> bool:
@@ -230,8 +249,7 @@ class OverseenFiles:
     def close(self) -> None:
         """Unlock the computations, so that other overseers can watch them."""
         for file in self._files.values():
-            if file.lock is not None:
-                file.lock.release()
+            file.unlock()
 
     def _claim(self, mark: str, path: Path) -> bool:
         """Lock a computation, so that no other overseer watches it. Return False if another one already does."""
@@ -388,13 +406,32 @@ class Overseer:
         """Run rounds until all computations are finished, no job is left, and no computation can be added."""
         self._patient_until = self._clock.monotonic() + START_S
         while True:
-            self._look()
-            if self._core.is_due(self._clock.monotonic()):
-                self._finish_round()
-                if self._core.done and not self._files.more_may_come:
-                    return
+            if self.look() and self._core.done and not self._files.more_may_come:
+                return
             left_s = self._core.next_deadline() - self._clock.monotonic()
             self._clock.sleep(min(LOOK_S, max(0.0, left_s)))
+
+    def look(self) -> bool:
+        """Look at the files, and make a round if it is due. Return whether it was."""
+        self._look()
+        if is_due := self._core.is_due(self._clock.monotonic()):
+            self._finish_round()
+        return is_due
+
+    def follow(self, wanted: Mapping[Path, tuple[str, int]], max_jobs: int) -> None:
+        """Oversee other computations from now on, and no others. The jobs of those that are left stay.
+
+        Args:
+            wanted: the name and the priority of each, by its resource file.
+            max_jobs: how many jobs they may have together.
+        """
+        self._core.settings = replace(self._core.settings, max_jobs=max_jobs)
+        for mark in self._files.follow(wanted):
+            self._core.forget(mark)
+        self._find()
+        for path, (name, priority) in wanted.items():
+            if (computation := self._core.computations.get(mark_of(path))) is not None:
+                computation.name, computation.priority = name, priority
 
     def run_round(self) -> None:
         """Look at the files and the batch system, decide once, and act."""
@@ -425,9 +462,12 @@ class Overseer:
             "drained": [job_id for job_id in self._drained if job_id in jobs],
         }
 
-    def _look(self) -> None:
+    def _find(self) -> None:
         for computation in self._files.find():
             self._core.watch(computation)
+
+    def _look(self) -> None:
+        self._find()
         for mark in self._core.computations:
             self._read(mark)
 

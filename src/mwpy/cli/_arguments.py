@@ -195,5 +195,10 @@ def batch_system(arguments: argparse.Namespace) -> Batch:
             return Ssh(arguments.hosts, arguments.ssh_options)
     from mwpy._batch.local import Local
 
+    return Local(state_folder() / "jobs")
+
+
+def state_folder() -> Path:
+    """Return the folder where this user's commands keep what must outlive them."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return Local(Path(state) / "mwpy" / "jobs")
+    return Path(state) / "mwpy"

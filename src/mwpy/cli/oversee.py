@@ -42,7 +42,7 @@ from mwpy._values.options import BATCH_SYSTEMS, parse
 from mwpy.cli._arguments import QUEUED, Parser, add_job_options, batch_module, batch_system, lines, number
 from mwpy.run_database import run_at_end
 
-__all__ = ["main", "make_parser"]
+__all__ = ["main", "make_parser", "options_of"]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     if parsed.parent is not None and not die_with_parent(parsed.parent):
         return ExitCode.INTERRUPTED
     batch = batch_system(parsed)
-    options = _options(parsed)
+    options = options_of(parsed)
     code = overseer.remove(options, batch) if parsed.remove else overseer.run(options, batch)
     if parsed.on_end is not None:
         summary = f"mwpy oversee {shlex.join(arguments)}: ended with exit code {code}\n"
@@ -121,7 +121,8 @@ def _job_limit_s(parsed: argparse.Namespace) -> float | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _options(parsed: argparse.Namespace) -> OverseerOptions:
+def options_of(parsed: argparse.Namespace) -> OverseerOptions:
+    """Return the options of an overseer."""
     once = parsed.once or parsed.dry_run
     max_jobs = parsed.max
     if max_jobs is None:

@@ -63,8 +63,9 @@ def main(arguments: Sequence[str]) -> int:
 
     rules = Rules(parsed.max_running, parsed.max_entries, parsed.equal_shares)
     options = keeper.Options(
-        parsed.system, parsed.max, parsed.hosts, rules, parsed.run_as_keeper, parsed.oversee, parsed.interval
-    )
+        parsed.system, parsed.max, parsed.hosts, rules, parsed.run_as_keeper, parsed.oversee,
+        parsed.processes_per_agent, parsed.interval,
+    )  # fmt: skip
     return keeper.run(Folder(parsed.folder), options, parsed.page)
 
 
@@ -89,6 +90,8 @@ def make_parser() -> Parser:
     add("--hosts", type=Path, metavar="FILE", help="with ssh: the machines, one line `HOST slots=N` for each")
     most = "at most N slaves for all entries together; default: the slots of all hosts, or one per core, or 1000"
     add("--max", type=number(0, int), metavar="N", help=most)
+    slaves = "how many slaves a job has; default 1"
+    add("--processes-per-agent", type=number(1, int), default=1, metavar="N", help=slaves)
     _add_oversee(parser)
     add = parser.add_argument_group("which entries run").add_argument
     running = "start at most N entries; an entry counts only those that are as important, or more; default 8"

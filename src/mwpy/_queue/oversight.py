@@ -1,0 +1,138 @@
+"""Gives slaves to entries of a queue: an overseer in this process, which is told again and again what to oversee.
+
+Its rounds are made in a thread of their own, because batch systems and hosts may take long to answer. Its jobs outlive
+this process. The next one finds them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from mwpy import resource_file
+from mwpy._batch import Batch, BatchUnavailable
+from mwpy._core.overseer import OverseerCore
+from mwpy._queue.entry import Entry
+from mwpy._queue.folder import Decision, Folder, Work
+from mwpy._roles.overseer import MESSAGES_KEPT, OverseenFiles, Overseer, OverseerOptions, mark_of
+from mwpy._system import clock, process
+from mwpy._values.errors import MwpyError
+from mwpy.cli._arguments import batch_system
+from mwpy.cli.oversee import make_parser, options_of
+
+INTERVAL_S = 2.0
+"""The time between two rounds if the jobs are on this machine or on hosts, in seconds."""
+
+Say = Callable[[str], None]
+
+
+class Oversight:
+    """Gives slaves to entries.
+
+    Args:
+        options: the options of its overseer.
+        batch: where its jobs run.
+        say: prints a line.
+    """
+
+    def __init__(self, options: OverseerOptions, batch: Batch, say: Say) -> None:
+        self.work = Work()
+        """What the entries want and have, as of the last look."""
+        self.served: list[int] = []
+        """The entries that have jobs, as of the last look."""
+        self._slaves = options.slaves_per_job
+        self._batch = batch
+        self._core = OverseerCore(options.settings)
+        recent: deque[str] = deque(maxlen=MESSAGES_KEPT)
+
+        def note(text: str) -> None:
+            recent.append(f"{clock.date(clock.wall())} {text}")
+            say(text)
+
+        files = OverseenFiles(replace(options, paths=()), note)
+        self._overseer = Overseer(self._core, files, batch, clock, note, recent)
+        self._say = say
+        self._looks = process.Background(self._look, "mwpy-overseer")
+        self._using = threading.Lock()
+        """Held while the batch system is used."""
+
+    def adjust(self, entries: Sequence[Entry], max_jobs: int) -> None:
+        """Look, in the background, after these entries only, and let them have this many jobs at most."""
+        if not self._looks.waiting:
+            self._looks.give((tuple(each for each in entries if each.resource.exists()), max_jobs))
+
+    def _look(self, plan: tuple[Sequence[Entry], int]) -> None:
+        entries, max_jobs = plan
+        wanted = {each.resource: (f"entry {each.number}", 2 - each.priority) for each in entries}
+        try:
+            with self._using:
+                self._overseer.follow(wanted, max_jobs)
+                self._overseer.look()
+        except (MwpyError, OSError) as error:
+            self._say(f"slaves cannot be looked after now: {error}")
+        except Exception:  # a mistake in mwpy must not end the service of all entries
+            self._say(f"slaves cannot be looked after now. Please report this:\n{traceback.format_exc()}")
+        self._measure(entries)
+
+    def _measure(self, entries: Sequence[Entry]) -> None:
+        wants, served, used = dict[str, int](), [], 0
+        for each in entries:
+            found = self._core.computations.get(mark_of(each.resource))
+            if found is not None and found.is_readable:
+                own = len(found.jobs.listed.keys() & found.content.connected_jobs.keys())
+                missing = -(-found.content.slaves_needed // self._slaves)
+                wants[str(each.number)] = 0 if found.finished else missing + own
+                used += found.jobs.occupied
+                served += [each.number] if found.jobs.occupied else []
+        self.work, self.served = Work(wants, used), served
+
+    def remove(self, entry: Entry | None = None) -> None:
+        """Remove the jobs of an entry that has ended, or all jobs of mwpy here."""
+        mark = None if entry is None else mark_of(entry.resource)
+        try:
+            with self._using:
+                jobs = [job.job_id for job in self._batch.jobs() if mark in (None, job.mark)]
+                self._batch.remove(jobs)
+        except BatchUnavailable as error:
+            self._say(f"jobs could not be removed: {error}")
+
+
+def oversight(folder: Folder, decision: Decision, extra: Sequence[str], say: Say) -> Oversight:
+    """Return what gives slaves to the entries of this user, where the keeper says.
+
+    Args:
+        extra: more options of `mwpy oversee`.
+
+    Raises:
+        UsageError: an option is wrong.
+    """
+    words = [str(folder.path), "--with", decision.system]
+    if decision.system in ("local", "ssh"):
+        words += ["--interval", str(INTERVAL_S)]
+    if decision.system == "ssh":
+        put_hosts(folder, decision)
+        words += ["--hosts", str(_hosts_file(folder))]
+    parsed = make_parser().parse_args([*words, *extra, "--processes-per-agent", str(decision.slaves_per_job)])
+    return Oversight(options_of(parsed), batch_system(parsed), say)
+
+
+def put_hosts(folder: Folder, decision: Decision) -> None:
+    """Write the hosts file with the slots of this user, if it has changed. Its overseer follows it."""
+    mine = decision.hosts.get(str(os.geteuid()), {})
+    lines = "".join(
+        f"{name} slots={decision.slaves_per_job * mine.get(name, 0)}{f' python={python}' if python else ''}\n"
+        for name, python in decision.pythons.items()
+    ).encode()
+    path = _hosts_file(folder)
+    if lines and (not path.exists() or path.read_bytes() != lines):
+        resource_file.replace_file(path, lines)
+
+
+def _hosts_file(folder: Folder) -> Path:
+    return folder.path / f"overseer-{os.geteuid()}.hosts"
