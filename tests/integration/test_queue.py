@@ -24,7 +24,8 @@ from typing import Any
 
 import pytest
 from tests.chaos.machines import compile_clock
-from tests.integration.apps.stage import APPS, Running, Stage, until
+from tests.integration.apps.stage import APPS, SOURCES, Running, Stage, until
+from tests.systems.debian import Unavailable, install
 
 APP = str(APPS / "queued.py")
 
@@ -365,21 +366,17 @@ exec "$@"
 """Runs a program where the folder of this Python can be reached, although a folder above it (`$0`) is closed."""
 
 
-def as_user(user: str) -> list[str]:
-    """The beginning of a command that runs as a user."""
+def in_namespace() -> list[str]:
+    """The beginning of a command that runs where all users can reach this Python."""
     base = Path(sys.base_prefix)
     closed = [str(each) for each in reversed(base.parents) if not each.stat().st_mode & 0o001]
-    program = [
-        "unshare",
-        "--mount",
-        "--propagation=private",
-        "sh",
-        "-c",
-        IN_NAMESPACE,
-        *(closed[:1] or [""]),
-        str(base),
-    ]
-    program += ["setpriv", f"--reuid={user}", f"--regid={GROUP}", "--init-groups", "--"]
+    program = ["unshare", "--mount", "--propagation=private", "sh", "-c", IN_NAMESPACE]
+    return [*program, *(closed[:1] or [""]), str(base)]
+
+
+def as_user(user: str) -> list[str]:
+    """The beginning of a command that runs as a user."""
+    program = [*in_namespace(), "setpriv", f"--reuid={user}", f"--regid={GROUP}", "--init-groups", "--"]
     return [*program, "env", "-u", "XDG_STATE_HOME", f"HOME=/home/{user}", sys.executable, "-m", "mwpy"]
 
 
@@ -391,7 +388,7 @@ def users() -> Iterator[tuple[str, ...]]:
     subprocess.run(["groupadd", "--force", GROUP], check=True)
     for user in USERS:
         if subprocess.run(["id", user], capture_output=True, check=False).returncode:
-            subprocess.run(["useradd", "--create-home", "--gid", GROUP, user], check=True)
+            subprocess.run(["useradd", "--create-home", "--password=*", "--gid", GROUP, user], check=True)
     yield USERS
     for user in USERS:
         subprocess.run(["userdel", "--remove", user], check=True, capture_output=True)
@@ -438,34 +435,113 @@ def until_decided(shared: SharedQueue) -> None:
     until(lambda: (shared.path / "turn.json").exists(), lambda: f"a decision, not {shared.stage.commands()}", 30.0)
 
 
-def test_three_users_share_the_places_and_a_failing_study_harms_nobody(shared: SharedQueue) -> None:
-    """Each entry runs as its user, and the important ones first. The keeper is killed in the middle."""
+SSHD = """\
+Port 12223
+{addresses}
+HostKey {folder}/host
+AuthorizedKeysFile {folder}/id.pub
+PidFile none
+StrictModes no
+UsePAM no
+UseDNS no
+MaxStartups 200
+SetEnv MWPY_TEST_MARK={mark} PYTHONPATH={sources}
+"""
+
+SSH = """\
+Host 127.0.0.*
+  Port 12223
+  IdentityFile %d/.id-of-queue
+  StrictHostKeyChecking no
+  UserKnownHostsFile /dev/null
+  LogLevel ERROR
+  KexAlgorithms curve25519-sha256
+"""
+
+
+@pytest.fixture
+def ssh_hosts(shared: SharedQueue) -> Iterator[str]:
+    """An sshd on four addresses, for all users: the options of a keeper and of a worker for it."""
+    folder = shared.path.parent
+    try:
+        install("openssh-server", "openssh-client")
+    except Unavailable as error:
+        pytest.skip(str(error))
+    Path("/run/sshd").mkdir(exist_ok=True)
+    for name in ("host", "id"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+    for user in USERS:
+        shutil.copy(folder / "id", f"/home/{user}/.id-of-queue")
+        shutil.chown(f"/home/{user}/.id-of-queue", user)
+    addresses = [f"127.0.0.{number}" for number in (1, 2, 3, 4)]
+    listen = "\n".join(f"ListenAddress {each}" for each in addresses)
+    mark = shared.stage.mark.partition("=")[2]
+    (folder / "sshd").write_text(SSHD.format(addresses=listen, folder=folder, mark=mark, sources=SOURCES))
+    (folder / "ssh").write_text(SSH)
+    (folder / "hosts").write_text("".join(f"{each} slots=1\n" for each in addresses))
+    server = shared.stage.start("", program=[*in_namespace(), "/usr/sbin/sshd", "-D", "-e", "-f", str(folder / "sshd")])
+    yield f"--oversee=--interval 1.5 --ssh-options='-F {folder}/ssh'"
+    server.send(signal.SIGKILL)  # it hides the mark of the stage
+    for user in USERS:
+        Path(f"/home/{user}/.id-of-queue").unlink()
+
+
+def test_thirty_entries_of_three_users_run_on_ssh_hosts_in_order(shared: SharedQueue, ssh_hosts: str) -> None:
+    """The keeper is killed five times. Those of one user fail, and harm nobody."""
     anna, berta, clara = USERS
-    keep = [anna, "keep", "--max", 3, "--max-running", 2, "--interval", 0.2, "--oversee=--interval 0.3"]
-    keeper = shared.run(*keep, waits=False)  # type: ignore[arg-type]
+    hosts = shared.path.parent / "hosts"
+
+    def keep() -> Running:
+        return shared.run(anna, "keep", "--with", "ssh", "--hosts", hosts, "--max-running", 3, ssh_hosts, waits=False)
+
+    def ended() -> int:
+        return sum(shared.state(number) in ("done", "failed") for *_, number in added)
+
+    added = []
+    for turn in range(10):
+        words = [APP, 3, 0.1, "--priority", turn % 3, "--json"]
+        adding = {
+            user: shared.run(user, "add", *words, *(["fails"] if user == clara else []), waits=False) for user in USERS
+        }
+        assert [each.end() for each in adding.values()] == [0, 0, 0]
+        added += [(user, turn % 3, json.loads(each.out)["entry"]) for user, each in adding.items()]
+    keeper = keep()
     until_decided(shared)
-    numbers = {}
-    for priority in (2, 1, 0):
-        for user in USERS:
-            failing = ["fails"] if user == clara else []
-            numbers[user, priority] = shared.add_as(user, APP, 4, 0.2, *failing, "--priority", priority)
-    found = shared.entries()
-    assert "its user must start `mwpy queue work" in found[numbers[berta, 0]]["reason"]
+    waiting = shared.entries()[next(number for user, _, number in added if user == berta)]
+    assert "its user must start `mwpy queue work" in waiting["reason"]
     for user in (berta, clara):
-        shared.run(user, "work", "--interval", 0.2, "--oversee=--interval 0.3", waits=False)
-    shared.until("done", numbers[anna, 0])
-    keeper.send(signal.SIGKILL)
-    keeper.end()
-    shared.run(*keep, waits=False)  # type: ignore[arg-type]
-    shared.until("done", *(number for (user, _), number in numbers.items() if user != clara))
-    shared.until("failed", *(number for (user, _), number in numbers.items() if user == clara))
-    for (user, _), number in numbers.items():
-        assert shared.read(number, "table.txt") == squares(4)
-        lines = shared.read(number, "ran.txt").splitlines()
-        assert {line.split()[2] for line in lines} == {str(pwd.getpwnam(user).pw_uid)}
-        assert sorted(task for _, task in shared.ran(number)) == [*range(4)]
-    begun = [each["entry"] for each in shared.logged("running")]
-    assert sorted(begun) == sorted(numbers.values())
+        shared.run(user, "work", ssh_hosts, waits=False)
+    for kills in range(1, 6):
+        until(lambda count=5 * kills: ended() >= count, f"the end of {5 * kills}")  # type: ignore[misc]
+        keeper.send(signal.SIGKILL)
+        keeper.end()
+        keeper = keep()
+    until(lambda: ended() == 30, "the end of all")
+    for user in USERS:
+        own = [(priority, number) for owner, priority, number in added if owner == user]
+        for _, number in own:
+            assert shared.state(number) == ("failed" if user == clara else "done")
+            assert shared.read(number, "table.txt") == squares(3)
+            ran = [line.split() for line in shared.read(number, "ran.txt").splitlines()]
+            assert sorted(task for _, task, _ in ran) == ["0", "1", "2"], "no task ran twice"
+            assert {uid for *_, uid in ran} == {str(pwd.getpwnam(user).pw_uid)}
+        begun = [each["entry"] for each in shared.logged("running") if each["user"] == user]
+        assert begun == [number for _, number in sorted(own)], "each began once, in order"
+
+
+def test_an_important_entry_of_another_user_gets_places_of_ssh_hosts(shared: SharedQueue, ssh_hosts: str) -> None:
+    anna, berta, clara = USERS
+    shared.run(anna, "keep", "--with", "ssh", "--hosts", shared.path.parent / "hosts", ssh_hosts, waits=False)
+    for user in (berta, clara):
+        shared.run(user, "work", ssh_hosts, waits=False)
+    until_decided(shared)
+    long = shared.add_as(berta, APP, 16, 2, "--priority", 2)
+    until(lambda: len(shared.ran(long)) >= 4, "all places in use")
+    urgent = shared.add_as(clara, APP, 2, 0.1, "--priority", 0)
+    shared.until("done", urgent)
+    assert shared.state(long) == "running"
+    shared.until("done", long)
+    assert sorted(task for _, task in shared.ran(long)) == [*range(16)], "no task ran twice"
 
 
 def test_only_the_owner_and_the_keeper_may_change_an_entry(shared: SharedQueue) -> None:

@@ -448,6 +448,11 @@ class WatchedComputation:
         return self.content.computation_status == FINISHED
 
     @property
+    def has_changed(self) -> bool:
+        """Whether its file was written again since it was first read."""
+        return self._changed_at is not None
+
+    @property
     def has_just_finished(self) -> bool:
         """Whether its file says that it is finished, and nothing was decided about that yet."""
         return self.finished and self.is_readable and self.finished_at is None

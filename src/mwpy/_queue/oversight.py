@@ -85,10 +85,13 @@ class Oversight:
         for each in entries:
             found = self._core.computations.get(mark_of(each.resource))
             if found is not None and found.is_readable:
-                own = len(found.jobs.listed.keys() & found.content.connected_jobs.keys())
+                connected = found.content.connected_jobs.keys()
                 missing = -(-found.content.slaves_needed // self._slaves)
-                wants[str(each.number)] = 0 if found.finished else missing + own
-                used += found.jobs.occupied
+                least = 0 if found.has_changed else 1  # a master writes its file first, and has tasks later
+                wants[str(each.number)] = (
+                    0 if found.finished else max(least, missing + len(found.jobs.listed.keys() & connected))
+                )
+                used += found.jobs.occupied - len(found.jobs.drained.keys() - connected)
                 served += [each.number] if found.jobs.occupied else []
         self.work, self.served = Work(wants, used), served
 

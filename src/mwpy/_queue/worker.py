@@ -130,21 +130,22 @@ class Worker:
         elif entry.run is not None and entry.is_running:
             return self._watch(entry, entry.run, turn, now)
         elif turn.state is State.RUNNING and not entry.fault:
-            self._make_folder(entry, now)
+            return self._watch(entry, self._begun(entry, now), turn, now)
         return None
 
-    def _make_folder(self, entry: Entry, now: float) -> None:
+    def _begun(self, entry: Entry, now: float) -> Run:
         """Copy the input into the folder in which it runs."""
         new = entry.run_path.with_name(f".{entry.run_path.name}-{os.getpid()}")
         shutil.rmtree(new, ignore_errors=True)
         try:
             shutil.copytree(entry.path / "input", new, symlinks=True)
             protect(new)
-            entry.run = Run(State.RUNNING, began=now, host=os.uname().nodename)
-            store(new / "state.json", entry.run)
+            run = Run(State.RUNNING, began=now, host=os.uname().nodename)
+            store(new / "state.json", run)
             new.rename(entry.run_path)
         finally:
             shutil.rmtree(new, ignore_errors=True)
+        return run
 
     def _watch(self, entry: Entry, run: Run, turn: Turn, now: float) -> Run | None:
         """Start the master of an entry, or see how it goes. Return how it has ended."""

@@ -48,7 +48,7 @@ COMMANDS = {
 }
 """What can be done with a queue, beside keeping it."""
 
-INTERVAL = "how often it looks; default 1"
+INTERVAL = "how often it looks; default 0.5"
 
 LAST_BYTES = 2000
 """How much of the end of what an entry has printed is shown."""
@@ -103,7 +103,7 @@ def make_parser() -> Parser:
     add("--run-as-keeper", action="store_true", help=as_keeper)
     add = parser.add_argument_group("the keeper").add_argument
     add("--page", metavar="[HOST:]PORT", help="show the queue in a browser; the address is printed")
-    add("--interval", type=number(0.05, float), default=1.0, metavar="SECONDS", help=INTERVAL)
+    add("--interval", type=number(0.05, float), default=0.5, metavar="SECONDS", help=INTERVAL)
     parser.set_defaults(what="")
     return parser
 
@@ -136,7 +136,7 @@ def _parser_of(what: str) -> Parser:
         add("--priority", type=int, choices=PRIORITIES, required=what == "move", help="0 comes first; default 1")
     if what == "work":
         _add_oversee(parser)
-        add("--interval", type=number(0.05, float), default=1.0, metavar="SECONDS", help=INTERVAL)
+        add("--interval", type=number(0.05, float), default=0.5, metavar="SECONDS", help=INTERVAL)
     else:
         add("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(what=what)
