@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from mwpy._queue.folder import LIVES_S, Announced, Decision, Folder, Request, Wo
 from mwpy._queue.order import Rules
 from mwpy._queue.submission import seconds_of, submit, timed
 from mwpy._queue.worker import locked, loop
+from mwpy._system import clock
 from mwpy._system.locks import FileLock, LockHeld
 
 ASKED = Asked("app", ["app.py"], "python")
@@ -274,6 +276,27 @@ def test_a_keeper_ends_when_another_host_has_taken_its_lock(tmp_path: Path, monk
         "ends, because another process has taken its lock: does the file system have locks?",
     ]
     assert (tmp_path / "keeper.lock").read_text() == "process 7 on other\n", "the lock of the other one stays"
+
+
+def test_a_keeper_waits_for_one_on_another_host_whose_lock_it_may_not_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While that one touches its file, it lives. Else the lock is taken."""
+    path = tmp_path / "keeper.lock"
+    path.write_text("process 7 on other\n")
+    os.utime(path, ns=(0, 0))
+    monkeypatch.setattr("mwpy._queue.worker.LIVES_S", 0.05)
+    monkeypatch.setattr("mwpy._queue.worker.PAUSE_S", 0.01)
+    monkeypatch.setattr(clock, "sleep", lambda _: path.touch())
+    with pytest.raises(UsageError, match="a keeper runs already: process 7 on other"):
+        locked(path, "a keeper")
+    assert path.read_text() == "process 7 on other\n"
+    monkeypatch.setattr(clock, "sleep", time.sleep)
+    lock = locked(path, "a keeper")
+    os.utime(path, ns=(0, 0))
+    lock.touch()
+    assert path.stat().st_mtime_ns > 0
+    lock.release()
 
 
 def test_what_is_asked_for_survives_unknown_keys(folder: Folder, added: Path) -> None:

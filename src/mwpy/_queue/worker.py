@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import signal
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from msgspec.structs import replace
 
 from mwpy._batch.local import Local
 from mwpy._queue.entry import ENDED, Entry, Run, State, Turn
-from mwpy._queue.folder import Decision, Folder, Work, beat, protect, store, user_name
+from mwpy._queue.folder import LIVES_S, Decision, Folder, Work, beat, protect, store, user_name
 from mwpy._queue.order import last_time
 from mwpy._queue.oversight import Oversight, Say, oversight, put_hosts
 from mwpy._queue.submission import add_again, new_commits
@@ -32,6 +33,9 @@ from mwpy.run_database import RunDatabase, run_at_end
 
 MAX_STARTS = 20
 """How often a master is started that is killed again and again."""
+
+PATIENCE_S = 30.0
+"""How long one look at the folder may take until this is said, in seconds."""
 
 PAUSE_S = 1.0
 """The time between two attempts to use the folder while its file system fails, in seconds."""
@@ -248,10 +252,21 @@ def _reason(outcome: Outcome) -> str:
 def locked(path: Path, what: str) -> FileLock:
     """Lock a queue for one keeper, or for one worker of a user.
 
+    Some network file systems lock only within a host. So a holder on another host must not have touched the file for
+    a while.
+
     Raises:
         UsageError: another one has it, or the file system has no locks.
     """
     try:
+        holder = path.read_text(errors="replace").strip() if path.exists() else ""
+        if holder and f" on {platform.node()}," not in f"{holder},":
+            touched, until = path.stat().st_mtime_ns, clock.monotonic() + LIVES_S
+            say(f"waits for {LIVES_S:.0f} s, because {holder} has not ended, or was killed")
+            while path.exists() and clock.monotonic() < until:
+                clock.sleep(PAUSE_S)
+                if path.exists() and path.stat().st_mtime_ns != touched:
+                    raise LockHeld(holder)
         return FileLock(path, clock.date(clock.wall()))
     except LockHeld as held:
         raise UsageError(f"{what} runs already: {held}. Stop it first") from None
@@ -269,22 +284,30 @@ def loop(lock: FileLock, look: Callable[[], float], say: Say) -> int:
     Args:
         look: returns after how many seconds it must be called again.
     """
+
+    def attempt() -> float | None:
+        if not lock.is_exclusive():
+            return None
+        lock.touch()
+        return look()
+
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    said, pause_s = "", PAUSE_S
+    attempts, said, pause_s = process.Question(attempt, "mwpy-queue"), "", PAUSE_S
     try:
         while True:
             try:
-                if not lock.is_exclusive():
+                found = attempts.ask(PATIENCE_S)
+                if found is None:
                     say("ends, because another process has taken its lock: does the file system have locks?")
                     return ExitCode.REFUSED
-                pause_s = look()
-                if said:
-                    say("goes on")
-                said = ""
+                pause_s, fault = found, ""
+            except TimeoutError:
+                fault = f"the folder does not answer for {PATIENCE_S:.0f} s: does its file system hang?"
             except OSError as error:
-                if str(error) != said:
-                    said = str(error)
-                    say(f"waits, because the folder cannot be used now: {error}")
+                fault = f"the folder cannot be used now: {error}"
+            if fault != said:
+                say(f"waits, because {fault}" if fault else "goes on")
+            said = fault
             clock.sleep(pause_s)
     except KeyboardInterrupt:
         say("stops; what runs goes on. Start it again to continue")

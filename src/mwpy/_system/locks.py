@@ -86,6 +86,14 @@ class FileLock:
             del _held_here[self._identity]
             os.close(self._fd)
 
+    def touch(self) -> None:
+        """Show those who do not see the lock that its holder lives, by the time of the file.
+
+        Raises:
+            OSError: the file system fails.
+        """
+        os.utime(self._fd)
+
     def is_exclusive(self) -> bool:
         """Whether no other process took the lock later. Some file systems, such as sshfs, lock only within a host.
 
