@@ -225,6 +225,23 @@ def test_a_host_that_does_not_answer_is_reported_once_and_gets_no_jobs(
     assert len(it.said) == 1
 
 
+def test_a_hosts_file_may_change_at_any_time(edge: Callable[..., Edge], launch: Callable[..., Launch]) -> None:
+    """Jobs on a host that it does not name any more are surplus. While it is wrong, its former content counts."""
+    it = edge("node1 slots=1", "node2 slots=1")
+    on_first, on_second = sorted(it.submit(launch(HOLD), 2), key=lambda job: it._hosts[0].placed.get(job) is None)
+    edge("node2 slots=2")
+    assert {job.job_id: job.is_surplus for job in mine(it, launch)} == {on_first: True, on_second: False}
+    assert it.free_places(1) == 1
+    (Path(str(it._path))).write_text("node2 slots=many\n")
+    assert len(mine(it, launch)) == 2
+    assert it.free_places(1) == 1
+    it.jobs()
+    [said] = it.said
+    assert said.endswith("leave after their tasks. Until then, its former content counts")
+    it.remove([on_first])
+    until(lambda: [host.line.name for host in it._hosts if it.jobs()] == ["node2"], "one host")
+
+
 @pytest.mark.parametrize(
     ("line", "options", "words"),
     [

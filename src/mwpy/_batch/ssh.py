@@ -114,6 +114,44 @@ def _host(words: Sequence[str]) -> HostLine:
     return HostLine(name, int(slots) if "slots" in settings else None, settings.get("python"))
 
 
+class HostsFile:
+    """A hosts file, which may change at any time. While it is wrong, its former content counts.
+
+    Args:
+        path: where it is; see `read_hosts`.
+        say: is called with a line when it becomes wrong.
+        needs_slots: whether each line must say how many slots the host has.
+
+    Raises:
+        UsageError: it is wrong now.
+    """
+
+    def __init__(self, path: str | Path, say: Callable[[str], None], needs_slots: bool = False) -> None:
+        self.path = path
+        self._needs_slots = needs_slots
+        self.lines = self._read()
+        self._say = say
+        self._fault = ""
+
+    def has_changed(self) -> bool:
+        """Read it again. Return whether it says something else now."""
+        former, fault = self.lines, ""
+        try:
+            self.lines = self._read()
+        except UsageError as error:
+            fault = str(error)
+            if fault != self._fault:
+                self._say(f"{fault}. Until then, its former content counts")
+        self._fault = fault
+        return self.lines != former
+
+    def _read(self) -> list[HostLine]:
+        lines = read_hosts(self.path)
+        if self._needs_slots and (without := [each.name for each in lines if each.slots is None]):
+            raise UsageError(f"{self.path} says no slots for {without[0]}: write `{without[0]} slots=N`")
+        return lines
+
+
 @define(eq=False, repr=False)
 class _Host:
     """What is known about a host."""
@@ -164,14 +202,11 @@ class Ssh:
     def __init__(
         self, hosts: str | Path, ssh_options: Sequence[str] = (), say: Callable[[str], None] | None = None
     ) -> None:
-        self._path = hosts
-        self._lines = read_hosts(hosts)
-        """What the file says, as far as it can be read."""
-        self._fault = ""
-        """Why it cannot be read now."""
-        self._hosts = [_Host(line) for line in self._lines]
-        self._options = tuple(ssh_options)
         self._say = say or (lambda line: print(f"mwpy: {line}", file=sys.stderr, flush=True))
+        self._path = hosts
+        self._file = HostsFile(hosts, self._say)
+        self._hosts = [_Host(line) for line in self._file.lines]
+        self._options = tuple(ssh_options)
         self._ended: dict[str, Outcome] = {}
 
     # ---- the Batch protocol ---------------------------------------------------------------------------------
@@ -236,23 +271,15 @@ class Ssh:
     # ---- looking --------------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Read the hosts file again. While it is wrong, what it said before counts."""
-        try:
-            lines, fault = read_hosts(self._path), ""
-        except UsageError as error:
-            lines, fault = self._lines, str(error)
-        if fault and fault != self._fault:
-            self._say(f"{fault}. Until then, its former content counts")
-        self._fault = fault
-        if lines != self._lines:
-            self._lines = lines
+        """Do as the hosts file says now."""
+        if self._file.has_changed():
             known = {host.line.name: host for host in self._hosts}
             for host in self._hosts:
                 host.line = replace(host.line, slots=0)
-            for line in lines:
+            for line in self._file.lines:
                 known.setdefault(line.name, _Host(line)).line = line
             self._hosts = [*known.values()]
-        self._hosts = [host for host in self._hosts if host.line in lines or host.placed]
+        self._hosts = [host for host in self._hosts if host.line in self._file.lines or host.placed]
 
     def _look(self, hosts: Iterable[_Host]) -> None:
         """Ask all hosts at the same time for their jobs. Hosts in a pause are not asked."""

@@ -258,7 +258,9 @@ class Folder:
                         raise
                 number += 1
         except OSError as error:
-            raise UsageError(f"nothing was added to {self.path}: {error}; {_remedy(error)}") from error
+            raise UsageError(
+                f"nothing was added to {self.path}: {error.strerror or error}; {_remedy(error)}"
+            ) from error
         finally:
             if new is not None:
                 shutil.rmtree(new, ignore_errors=True)

@@ -33,7 +33,7 @@ def run(folder: Folder, slaves: int) -> int:
     """
     own = state_folder() / f"{mark_of(folder.path)}-{platform.node()}"
     own.mkdir(parents=True, exist_ok=True)
-    lock = locked(own / "lock", "`mwpy slave` for this queue")
+    lock = locked(own / "lock", "`mwpy slave` for this queue on this machine")
     settings = OverseerSettings(patience_s=IDLE_S, interval_s=INTERVAL_S)
     oversight = Oversight(OverseerOptions((), settings, slaves, log_dir=own), Local(own / "jobs"), say)
     path, announced, pause_s = folder.path / f"host-{platform.node()}-{os.getpid()}.json", None, LOOK_S
@@ -52,7 +52,7 @@ def run(folder: Folder, slaves: int) -> int:
 
     say(f"serves the queue {folder.path} with {counted(slaves, 'slave')}")
     try:
-        return loop(lock, look, say)
+        return loop(lock, look, say, "its slaves leave")
     finally:
         oversight.remove()
         path.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from typing import Any
 from attrs import Factory, define
 from msgspec import Struct
 
-from mwpy._batch.ssh import HostLine, read_hosts
+from mwpy._batch.ssh import HostsFile
 from mwpy._queue.entry import Entry, State, Turn
 from mwpy._queue.folder import Decision, Folder, Work, beat, user_name
 from mwpy._queue.order import Claim, Rules, decide, divide, grant, place
@@ -45,7 +45,7 @@ class Keeper:
     _folder: Folder
     _options: Options
     _worker: Worker
-    _lines: list[HostLine] = Factory(list)
+    _hosts: HostsFile | None = None
     _decision: Decision | None = None
     view: dict[str, Any] = Factory(lambda: {"state": "queue", "entries": [], "users": [], "hosts": []})
     """What the page shows."""
@@ -105,7 +105,10 @@ class Keeper:
                 user = os.geteuid() if self._worker.is_mine(each) else each.uid
                 wants = works[user].wants.get(str(each.number), 1) if user in works else 1
                 claims.append(Claim(user, each.priority, wants))
-        slots = {each.name: (each.slots or 0) // made.slaves_per_job for each in self._lines}
+        if self._hosts is not None:
+            self._hosts.has_changed()
+        lines = [] if self._hosts is None else self._hosts.lines
+        slots = {each.name: (each.slots or 0) // made.slaves_per_job for each in lines}
         usual = (os.cpu_count() or 1) if made.system == "local" else MANY
         most = (usual if self._options.max is None else self._options.max) // made.slaves_per_job
         if slots:
@@ -118,7 +121,7 @@ class Keeper:
             before = {int(user): hosts for user, hosts in former.hosts.items()}
             placed = place(granted, slots, before)
             made.hosts = {str(user): hosts for user, hosts in placed.items()}
-            made.pythons = {each.name: each.python or "" for each in self._lines}
+            made.pythons = {each.name: each.python or "" for each in lines}
 
     def _news(self, entries: Sequence[Entry], former: Decision, made: Decision) -> list[dict[str, object]]:
         """Return what has happened since the last decision, for the log."""
@@ -144,13 +147,11 @@ def run(folder: Folder, options: Options, page: str | None) -> int:
     Raises:
         UsageError: another keeper runs, or an option is wrong.
     """
-    lines: list[HostLine] = []
+    hosts = None
     if options.system == "ssh":
         if options.hosts is None:
             raise UsageError("--with ssh needs --hosts FILE, with a line `HOST slots=N` for each machine")
-        lines = read_hosts(options.hosts)
-        if missing := [each.name for each in lines if each.slots is None]:
-            raise UsageError(f"{options.hosts} says no slots for {missing[0]}: write `{missing[0]} slots=N`")
+        hosts = HostsFile(options.hosts, say, needs_slots=True)
     elif options.hosts is not None:
         raise UsageError("--hosts has no effect without --with ssh")
     if folder.keeper_uid != os.geteuid():
@@ -158,7 +159,7 @@ def run(folder: Folder, options: Options, page: str | None) -> int:
     lock = locked(folder.path / "keeper.lock", "a keeper of this queue")
     worker = Worker(folder, options.oversee, say, options.run_as_keeper)
     say(f"keeps {folder.path}")
-    made = Keeper(folder, options, worker, lines)
+    made = Keeper(folder, options, worker, hosts)
     if page is not None:
         say(str(_page(made, page)))
     return loop(lock, made.look, say)

@@ -276,13 +276,14 @@ def locked(path: Path, what: str) -> FileLock:
         raise UsageError(f"{what} cannot lock {path} ({error.strerror}): remove it, or free some space") from error
 
 
-def loop(lock: FileLock, look: Callable[[], float], say: Say) -> int:
+def loop(lock: FileLock, look: Callable[[], float], say: Say, left: str = "what runs goes on") -> int:
     """Look again and again, until this process is stopped. Return the exit code.
 
     An error of the file system passes: nothing is decided meanwhile.
 
     Args:
         look: returns after how many seconds it must be called again.
+        left: what is said at the end.
     """
 
     def attempt() -> float | None:
@@ -310,7 +311,7 @@ def loop(lock: FileLock, look: Callable[[], float], say: Say) -> int:
             said = fault
             clock.sleep(pause_s)
     except KeyboardInterrupt:
-        say("stops; what runs goes on. Start it again to continue")
+        say(f"stops; {left}. Start it again to continue")
         return ExitCode.INTERRUPTED
     finally:
         lock.release()
