@@ -1,4 +1,4 @@
-"""Gives slaves to entries of a queue: an overseer in this process, which is told again and again what to oversee.
+"""Gives slaves to entries of a queue: an overseer in this process, which follows what the queue wants.
 
 Its rounds are made in a thread of their own, because batch systems and hosts may take long to answer. Its jobs outlive
 this process. The next one finds them.

@@ -125,7 +125,8 @@ class _Place(Struct, eq=False):
     hangs: bool = False
 
 
-class _File(Struct, eq=False):
+@define(eq=False)
+class _File:
     path: Path
     content: Question[ResourceFile]
     log_dir: Path
