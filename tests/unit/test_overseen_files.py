@@ -95,6 +95,19 @@ def test_a_computation_is_found_once_with_its_priority(overseen: Overseen, tmp_p
     assert Path(launch.log_dir).is_dir()
 
 
+def test_a_computation_of_another_overseer_is_taken_over_at_its_end(overseen: Overseen, tmp_path: Path) -> None:
+    """That it is ignored until then is said once."""
+    resource_file.write(tmp_path / "a.rsc", CONTENT)
+    said: list[str] = []
+    first, second = overseen([tmp_path]), overseen([tmp_path], said)
+    assert [each.name for each in first.find()] == ["a.rsc"]
+    assert [*second.find(), *second.find()] == []
+    assert len(said) == 1
+    assert said[0].startswith("a.rsc: is ignored until that one ends, because another overseer watches ")
+    assert first.follow([]) == [mark_of(tmp_path / "a.rsc")]
+    assert [each.name for each in second.find()] == ["a.rsc"]
+
+
 def test_a_master_that_hangs_is_not_waited_for(
     overseen: Overseen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

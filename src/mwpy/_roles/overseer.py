@@ -155,6 +155,7 @@ class OverseenFiles:
         self._say = say
         self._files: dict[str, _File] = {}
         self._refused: dict[str, None] = {}
+        """The computations that another overseer watches, or has watched. Only the first time is said."""
         self.follow(options.paths)
 
     def follow(self, paths: Iterable[Path]) -> list[str]:
@@ -163,7 +164,6 @@ class OverseenFiles:
         self._places = {
             path: place or _Place(Question(partial(_find, path), f"find {path}")) for path, place in places.items()
         }
-        self._refused = {}
         left = [*self._files.keys() - {mark_of(path) for path in self._places}]
         for mark in left:
             self._files.pop(mark).unlock()
@@ -184,7 +184,7 @@ class OverseenFiles:
         options = self._options
         for path in dict.fromkeys(path for given, place in self._places.items() for path in self._ask(given, place)):
             mark = mark_of(path)
-            if mark not in self._files and mark not in self._refused and self._claim(mark, path):
+            if mark not in self._files and self._claim(mark, path):
                 priority = options.priorities.get(str(path), options.priorities.get(path.name, 0))
                 found.append(WatchedComputation(mark, path.name, priority, options.slaves_per_job))
         return found
@@ -261,7 +261,8 @@ class OverseenFiles:
             text = f"another overseer watches {path} ({held})"
             if len(self._options.paths) == 1 and not self.more_may_come:
                 raise UsageError(f"{text}: stop it first") from None
-            self._say(f"{path.name}: is ignored, because {text}")
+            if mark not in self._refused:
+                self._say(f"{path.name}: is ignored until that one ends, because {text}")
             self._refused[mark] = None
             return False
         except OSError as error:
