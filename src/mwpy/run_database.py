@@ -345,9 +345,7 @@ def _first(connection: Connection, query: str, *parameters: int) -> int:
     return int(found)
 
 
-def run_at_end(
-    command: str, summary: str, database: str | Path | None = None, folder: str | Path | None = None
-) -> None:
+def run_at_end(command: str, summary: str, database: str | Path | None = None, folder: str | Path | None = None) -> str:
     """Run a command of a shell at the end of a computation, as `--mw-on-end` does, and show what it writes.
 
     A command that fails, or is killed after 60 seconds, is a message on standard error, and nothing else.
@@ -358,6 +356,9 @@ def run_at_end(
         summary: the text of the summary.
         database: the run database of the computation. Without one, the report is the summary.
         folder: where the command runs; None for the folder of this process.
+
+    Returns:
+        That message; empty if the command has succeeded.
 
     Examples:
         >>> run_at_end("mail -s done me < {report}", mw.summary(), "run.db")     # doctest: +SKIP
@@ -378,8 +379,10 @@ def run_at_end(
             shell = ["/bin/sh", "-c", line]
             ended = process.run(shell, timeout_s=AT_END_S, standard_input=given, folder=folder)
         except (OSError, UsageError) as error:  # a timeout is an OSError
-            print(f"mwpy: the command at the end: {error}", file=sys.stderr)
-            return
-    print(ended.out + ended.err, end="", file=sys.stderr)
-    if ended.returncode:
-        print(f"mwpy: the command at the end failed ({ended.end}): {command}", file=sys.stderr)
+            fault = f"the command at the end: {error}"
+        else:
+            print(ended.out + ended.err, end="", file=sys.stderr)
+            fault = f"the command at the end failed ({ended.end}): {command}" if ended.returncode else ""
+    if fault:
+        print(f"mwpy: {fault}", file=sys.stderr)
+    return fault

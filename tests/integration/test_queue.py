@@ -179,6 +179,29 @@ def test_an_important_entry_has_a_result_within_the_length_of_a_task(queue: Queu
     assert sorted(task for _, task in queue.ran(long)) == [*range(12)]
 
 
+def test_the_end_of_an_entry_that_never_ran_is_reported_and_no_end_is_repeated(queue: Queue) -> None:
+    """Who removes folders to free space gets no second run. A command that fails is named in the list."""
+    mail = f"cat >> {queue.path}/../mail; echo >> {queue.path}/../mail"
+    first = queue.add(APP, 1, 0, "fails", "--on-end", "exit 7")
+    waits = queue.add(APP, 1, 0, "--after", first, "--on-end", mail)
+    silent = queue.call("list").out
+    assert "no keeper was started: run `mwpy queue" in silent
+    keeper = queue.keep()
+    queue.until("refused", waits)
+    found = queue.entries()[first]
+    assert found["reason"].endswith("this study is wrong; the command at the end failed (exit code 7): exit 7")
+    mailed = json.loads((queue.stage.folder / "mail").read_text())
+    assert (mailed["entry"], mailed["state"], mailed["reason"]) == (waits, "refused", f"entry {first} is failed")
+    keeper.send(signal.SIGKILL)
+    keeper.end()
+    shutil.rmtree(queue.path / f"{first:04d}.run")
+    queue.keep()
+    queue.until("done", queue.add(APP, 1, 0))
+    assert queue.entries()[first]["state"] == "failed"
+    assert not (queue.path / f"{first:04d}.run").exists()
+    assert len((queue.stage.folder / "mail").read_text().splitlines()) == 1
+
+
 def test_an_entry_over_its_limit_ends_and_says_so(queue: Queue) -> None:
     queue.keep()
     number = queue.add(APP, 1, 600, "--limit", "2s")
@@ -205,7 +228,8 @@ def test_entries_can_be_cancelled_and_moved(queue: Queue) -> None:
 
 def test_an_entry_runs_at_its_time_and_after_another(queue: Queue) -> None:
     queue.keep()
-    later = queue.add(APP, 1, 0, "--at", "2026-01-01 00:00")
+    soon = datetime.now() + timedelta(seconds=3)
+    later = queue.add(APP, 1, 0, "--at", f"{soon:%Y-%m-%d %H:%M:%S}")
     never = queue.add(APP, 1, 0, "--at", "2999-01-01 00:00")
     failing = queue.add(APP, 1, 0, "fails", "--after", later)
     refused = queue.add(APP, 1, 0, "--after", failing)

@@ -156,8 +156,13 @@ def test_entries_that_are_links_half_written_or_removed_are_not_run(folder: Fold
 
 @pytest.mark.parametrize("name", ["", "entry.json", "input"])
 def test_an_entry_that_others_may_write_is_refused(folder: Folder, added: Path, name: str) -> None:
+    """Its command at the end is not run either: they may have written it."""
+    found = json.loads((added / "entry.json").read_text())
+    (added / "entry.json").write_text(json.dumps({**found, "on_end": "rm -r *"}))
+    assert folder.entries()[0].asked.on_end == "rm -r *"
     (added / name).chmod(0o770)
     assert "others may write" in fault(folder)
+    assert folder.entries()[0].asked.on_end == ""
 
 
 def test_a_folder_in_which_users_could_remove_the_entries_of_others_is_refused(tmp_path: Path) -> None:
@@ -194,18 +199,38 @@ def test_an_entry_is_found_by_its_number_and_by_its_name(folder: Folder, added: 
     with pytest.raises(UsageError, match="there is no entry 7"):
         folder.entry("7")
     assert folder.entry("app").path == added
+    submit(folder, replace(ASKED, words=[str(script)], name="2"), [])
+    assert folder.entry("2").path == second.path, "a number counts before a name"
+
+
+def test_a_name_is_that_of_the_only_entry_that_has_not_ended(folder: Folder, added: Path, script: Path) -> None:
+    second = submit(folder, replace(ASKED, words=[str(script)]), [])
+    with pytest.raises(UsageError, match=r"several entries have the name app: give the number of one of them \(1, 2\)"):
+        folder.entry("app")
+    decide(folder, _1=Turn(State.RUNNING), _2=Turn(State.REFUSED))
+    assert folder.entry("app").path == added
+    decide(folder, _1=Turn(State.DONE), _2=Turn(State.REFUSED))
+    assert folder.entry("app").path == second.path
+
+
+def test_a_queue_without_a_keeper_says_so(folder: Folder) -> None:
+    assert folder.silence() == f"no keeper was started: run `mwpy queue {folder.path}`"
+    decide(folder)
+    assert folder.silence() == ""
+    os.utime(folder.path / "turn.json", (0, 0))
+    assert folder.silence().startswith("the keeper has looked at nothing since 1970-01-01T00:00:00Z: run `mwpy queue")
 
 
 def test_workers_and_machines_live_as_long_as_they_say_so(folder: Folder) -> None:
     """Only the clock of the file system counts."""
     path = folder.path / f"work-{os.geteuid()}.json"
-    now = beat(path, Work({"1": 3}, 2), None)
+    now = beat(path, Work({"1": 3}, {"1": 2}), None)
     beat(folder.path / "host-a-1.json", Announced("a", "anna", ""), None)
-    assert folder.workers(now) == {os.geteuid(): Work({"1": 3}, 2)}
+    assert folder.workers(now) == {os.geteuid(): Work({"1": 3}, {"1": 2})}
     assert [each.host for each in folder.hosts(now)] == ["a"]
     os.utime(path, (now - LIVES_S, now - LIVES_S))
     assert folder.workers(now) == {}
-    assert beat(path, Work({"1": 3}, 2), Work({"1": 3}, 2)) > now - LIVES_S
+    assert beat(path, Work({"1": 3}, {"1": 2}), Work({"1": 3}, {"1": 2})) > now - LIVES_S
     assert folder.workers(now) != {}
 
 

@@ -135,7 +135,10 @@ def test_too_many_entries_are_refused_and_stay_refused() -> None:
 
 def test_a_cancelled_entry_ends_whether_it_runs_or_not() -> None:
     found = turns(entry(1, cancelled_by="anna"), entry(2, cancelled_by="berta", state=State.RUNNING), max_running=1)
-    assert found == {1: Turn(State.CANCELLED, "by anna"), 2: Turn(State.CANCELLED, "by berta")}
+    assert found == {
+        1: Turn(State.CANCELLED, "by anna"),
+        2: Turn(State.CANCELLED, "by berta", has_begun=True),
+    }
     assert turns(entry(1, cancelled_by="anna", state=State.DONE))[1].state is State.DONE
 
 
@@ -145,9 +148,18 @@ def test_an_entry_whose_user_has_no_worker_waits_and_harms_nobody() -> None:
     assert found[2].state is State.RUNNING
 
 
-def test_places_go_to_important_entries_and_each_entry_has_one() -> None:
+def test_an_end_stays_although_its_folder_is_removed() -> None:
+    """What was removed while it ran has failed. Nothing runs again."""
+    former = {1: Turn(State.DONE, has_begun=True), 2: Turn(State.RUNNING, has_begun=True), 3: Turn(State.RUNNING)}
+    found = turns(entry(1), entry(2), entry(3), former=former)
+    assert [found[number].state for number in (1, 2, 3)] == [State.DONE, State.FAILED, State.RUNNING]
+    assert found[2].reason.endswith("was removed while it ran")
+    assert states(entry(1), entry(2), former=found)[2] == "failed"
+
+
+def test_places_go_to_important_entries_first() -> None:
     assert divide([Claim(ANNA, 2, 100)], 4) == {ANNA: 4}
-    assert divide([Claim(ANNA, 2, 100), Claim(BERTA, 0, 100)], 4) == {BERTA: 3, ANNA: 1}
+    assert divide([Claim(ANNA, 2, 100), Claim(BERTA, 0, 100)], 4) == {BERTA: 4, ANNA: 0}
     assert divide([Claim(ANNA, 1, 100), Claim(BERTA, 1, 100)], 4) == {ANNA: 2, BERTA: 2}
     assert divide([Claim(ANNA, 1, 100), Claim(ANNA, 1, 100), Claim(BERTA, 1, 100)], 4) == {ANNA: 2, BERTA: 2}
     assert divide([Claim(ANNA, 2, 100), Claim(BERTA, 0, 1)], 4) == {BERTA: 1, ANNA: 3}

@@ -230,23 +230,18 @@ def share(claims: Sequence[Claim], places: int) -> None:
         min((each for each in claims if each.lacks), key=Claim.rank).get()
 
 
-def take(claims: Sequence[Claim], keeps: int) -> Iterator[tuple[Claim, Claim, Job]]:
+def take(claims: Sequence[Claim]) -> Iterator[tuple[Claim, Claim, Job]]:
     """Take places from computations, first from those with the lowest priority and most jobs.
-
-    Args:
-        keeps: how many places each of them keeps at least, unless a more important one has none.
 
     Yields:
         The claim that gives, the claim that gets, and the job.
     """
     while True:
-        taker = min((each for each in claims if each.lacks), key=Claim.rank, default=None)
-        if taker is None:
+        takers = [each for each in claims if each.lacks]
+        givers = [each for each in claims if each.offers]
+        if not takers or not givers:
             return
-        least = keeps if taker.has else 0
-        giver = max((each for each in claims if each.offers and each.has > least), key=Claim.rank, default=None)
-        if giver is None:
-            return
+        taker, giver = min(takers, key=Claim.rank), max(givers, key=Claim.rank)
         if not taker.precedes(giver):  # then no other one may take a place either
             return
         giver.has -= 1
@@ -601,8 +596,7 @@ class OverseerCore:
 
     def _make_room(self, active: Sequence[WatchedComputation], now: float) -> None:
         """Take places for the computations that lack jobs: of useless jobs, of waiting jobs, and then of jobs at work,
-        whose agents leave after their tasks. A computation keeps one of its jobs at work, unless a more important one
-        has none."""
+        whose agents leave after their tasks."""
 
         def useless(each: WatchedComputation) -> list[Job]:
             return [*each.unconnected(), *each.jobs.live(JobState.HELD)]
@@ -614,13 +608,13 @@ class OverseerCore:
         share(claims, self._free + self._freeing)
         for each in claims:
             each.offers = each.computation.waiting()
-        taken = [(giver, job) for giver, _, job in take(claims, keeps=0)]
+        taken = [(giver, job) for giver, _, job in take(claims)]
         for each in claims:
             jobs = [job for giver, job in taken if giver is each]
             self._remove(each.computation, jobs, "waiting, and others need their places", now)
             each.offers = each.computation.drainable(now)
         moves: dict[tuple[str, str], list[str]] = {}
-        for giver, taker, job in take(claims, keeps=1):
+        for giver, taker, job in take(claims):
             moves.setdefault((giver.computation.mark, taker.computation.mark), []).append(job.job_id)
         for (mark, to), job_ids in moves.items():
             if (mark, "drain") not in self._open:  # else its master did not answer, and this was said before

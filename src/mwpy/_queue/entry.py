@@ -71,6 +71,8 @@ class Turn(Struct, frozen=True):
     state: State
     reason: str = ""
     priority: int = 1
+    has_begun: bool = False
+    """Whether its worker has begun it. Then its folder must be there."""
 
 
 @define

@@ -32,9 +32,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mwpy._queue.entry import ENDED, PRIORITIES, Asked, Entry, Run, State, Turn
 from mwpy._queue.order import Rules
+from mwpy._system import clock
 from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import MALFORMED, from_plain, to_plain
 from mwpy.resource_file import replace_file
@@ -85,8 +87,13 @@ class Work(Struct, omit_defaults=True):
 
     wants: dict[str, int] = field(default_factory=dict)
     """How many places each running entry could use."""
-    used: int = 0
-    """How many they have."""
+    has: dict[str, int] = field(default_factory=dict)
+    """How many it has."""
+
+    @property
+    def used(self) -> int:
+        """How many they have together."""
+        return sum(self.has.values())
 
 
 class Announced(Struct):
@@ -150,16 +157,30 @@ class Folder:
         return sorted(found, key=lambda each: each.number)
 
     def entry(self, text: str) -> Entry:
-        """Return the entry with a number, or the last one with a name.
+        """Return the entry with a number, or the one with a name: the only one that has not ended, or the last one.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is none, or there are several.
         """
-        entries = self.entries()
-        for each in reversed(entries):
-            if text in (each.asked.name, str(each.number), each.path.name):
-                return each
-        raise UsageError(f"there is no entry {text} in {self.path}: `mwpy queue list {self.path}` shows all")
+        decision = self.decision()
+        found = [each for each in self.entries() if text in (str(each.number), each.path.name)]
+        found = found or [each for each in self.entries() if text == each.asked.name]
+        if not found:
+            raise UsageError(f"there is no entry {text} in {self.path}: `mwpy queue list {self.path}` shows all")
+        able = [each for each in found if self.state_of(each, decision)[0] not in ENDED]
+        if len(able) > 1:
+            numbers = ", ".join(str(each.number) for each in able)
+            raise UsageError(f"several entries have the name {text}: give the number of one of them ({numbers})")
+        return (able or found)[-1]
+
+    def silence(self) -> str:
+        """Say that no keeper looks after the queue; empty if one does."""
+        start = f"run `mwpy queue {self.path}`"
+        since = _changed(self.path / TURN)
+        if not since:
+            return f"no keeper was started: {start}"
+        is_silent = clock.wall() > since + LIVES_S
+        return f"the keeper has looked at nothing since {clock.date(since)}: {start}" if is_silent else ""
 
     def _entry(self, name: str, requests: list[str]) -> Entry:
         path = self.path / name
@@ -172,7 +193,9 @@ class Folder:
             entry.fault = f"damaged: {asked}"
         else:
             entry.asked, entry.priority = asked, asked.priority
-            entry.fault = _fault(entry)
+            if distrust := _distrust(entry):
+                entry.asked = replace(asked, on_end="")
+            entry.fault = distrust or _fault(entry)
         run = self._read(entry.run_path / STATE, Run)
         if isinstance(run, Run):
             user = entry.run_path.lstat().st_uid
@@ -318,14 +341,19 @@ class Folder:
         path.chmod(0o640)
 
 
-def _fault(entry: Entry) -> str:
-    """Why an entry that can be read is refused; empty if it is not."""
+def _distrust(entry: Entry) -> str:
+    """Why somebody else may have written an entry; empty if nobody can have done so."""
     for path in (entry.path, entry.path / ENTRY, entry.path / INPUT):
         about = path.lstat()
         if about.st_uid != entry.uid:
             return f"{path.name} belongs to {user_name(about.st_uid)}, and the entry to {user_name(entry.uid)}"
         if about.st_mode & 0o022:
             return f"others may write {path.name}: add it again"
+    return ""
+
+
+def _fault(entry: Entry) -> str:
+    """Why the content of an entry is refused; empty if it is not."""
     if entry.priority not in PRIORITIES or not entry.asked.words:
         return "damaged: its priority or its words are wrong"
     if not entry.repeats and not (entry.path / INPUT / entry.asked.words[0]).is_file():

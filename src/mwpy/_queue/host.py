@@ -42,7 +42,9 @@ def run(folder: Folder, slaves: int) -> int:
         nonlocal announced, pause_s
         mine = [each for each in folder.entries() if each.is_running and each.runs_as == os.geteuid()]
         oversight.adjust(mine, 1)
-        served = ", ".join(f"{each.number} {each.asked.name}" for each in mine if each.number in oversight.served)
+        served = ", ".join(
+            f"{each.number} {each.asked.name}" for each in mine if oversight.work.has.get(str(each.number))
+        )
         former, announced = announced, Announced(platform.node(), user_name(os.geteuid()), served)
         if served and former != announced:
             say(f"serves entry {served}")

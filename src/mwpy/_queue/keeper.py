@@ -10,6 +10,7 @@ from typing import Any
 
 from attrs import Factory, define
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mwpy._batch.ssh import HostsFile
 from mwpy._queue.entry import Entry, State, Turn
@@ -70,6 +71,10 @@ class Keeper:
             self._options.system,
             self._options.slaves_per_job,
         )
+        for work in works.values():
+            for number in work.wants:
+                if work.wants[number] and not work.has.get(number) and number in made.turns:
+                    made.turns[number] = replace(made.turns[number], reason="waits for a place")
         self._share(made, former, entries, works)
         for line in self._news(entries, former, made):
             self._folder.log({"time": clock.date(now), **line})

@@ -50,7 +50,8 @@ def decide(
         if state is State.WAITING and before is None and present >= rules.max_entries:
             state, reason = State.REFUSED, f"the queue has {present} entries already (--max-entries)"
         present += state in (State.WAITING, State.RUNNING)
-        turns[each.number] = Turn(state, reason, each.priority)
+        has_begun = each.run is not None or (before is not None and before.has_begun)
+        turns[each.number] = Turn(state, reason, each.priority, has_begun)
     waiting = []
     while _refuse_dependent(by_number, turns):
         pass
@@ -69,12 +70,14 @@ def _without_others(each: Entry, before: Turn | None, entries: Mapping[int, Entr
     """What happens to an entry, as far as other entries do not run, wait or end."""
     if each.run is not None and each.run.state in ENDED:
         return each.run.state, each.run.reason
+    if before is not None and before.state in ENDED:
+        return before.state, before.reason
+    if before is not None and before.has_begun and each.run is None and not each.repeats:
+        return State.FAILED, f"{each.run_path} was removed while it ran"
     if each.cancelled_by:
         return State.CANCELLED, f"by {each.cancelled_by}"
     if each.fault:
         return State.REFUSED, each.fault
-    if before is not None and before.state is State.REFUSED:
-        return State.REFUSED, before.reason
     if each.repeats:
         return State.REPEATS, f"each day at {each.asked.daily}" if each.asked.daily else f"with {each.asked.watch}"
     for number in each.asked.after:
@@ -164,17 +167,13 @@ class Claim:
 
 
 def divide(claims: Sequence[Claim], places: int) -> dict[int, int]:
-    """Divide the places among users: one for each entry, and then as many as the most important entries can use.
+    """Divide the places among users: as many as the most important entries can use, and then the others.
 
     Users whose entries are equally important get equal numbers.
     """
     order = sorted(claims, key=lambda each: each.priority)
     gets = Counter[int]({each.user: 0 for each in order})
     left = [each.wants for each in order]
-    for index, each in enumerate(order):
-        if gets.total() < places and left[index] > 0:
-            gets[each.user] += 1
-            left[index] -= 1
     for priority in PRIORITIES:
         level = [index for index, each in enumerate(order) if each.priority == priority]
         while gets.total() < places and (able := [index for index in level if left[index] > 0]):

@@ -44,8 +44,6 @@ class Oversight:
     def __init__(self, options: OverseerOptions, batch: Batch, say: Say) -> None:
         self.work = Work()
         """What the entries want and have, as of the last look."""
-        self.served: list[int] = []
-        """The entries that have jobs, as of the last look."""
         self._slaves = options.slaves_per_job
         self._batch = batch
         self._core = OverseerCore(options.settings)
@@ -81,7 +79,7 @@ class Oversight:
         self._measure(entries)
 
     def _measure(self, entries: Sequence[Entry]) -> None:
-        wants, served, used = dict[str, int](), [], 0
+        wants, has = dict[str, int](), dict[str, int]()
         for each in entries:
             found = self._core.computations.get(mark_of(each.resource))
             if found is not None and found.is_readable:
@@ -91,9 +89,8 @@ class Oversight:
                 wants[str(each.number)] = (
                     0 if found.finished else max(least, missing + len(found.jobs.listed.keys() & connected))
                 )
-                used += found.jobs.occupied - len(found.jobs.drained.keys() - connected)
-                served += [each.number] if found.jobs.occupied else []
-        self.work, self.served = Work(wants, used), served
+                has[str(each.number)] = found.jobs.occupied - len(found.jobs.drained.keys() - connected)
+        self.work = Work(wants, has)
 
     def remove(self, entry: Entry | None = None) -> None:
         """Remove the jobs of an entry that has ended, or all jobs of mwpy here."""

@@ -54,6 +54,8 @@ def timed(asked: Asked, at: str) -> Asked:
             raise ValueError
     except ValueError:
         raise UsageError(f"--at {at!r}: write '02:00', '02:00 daily' or '2026-12-24 18:00'") from None
+    if moment < clock.wall():
+        raise UsageError(f"--at {at!r} is over: give a later time, or none")
     return replace(asked, daily=text) if is_daily else replace(asked, at=moment)
 
 
@@ -76,7 +78,9 @@ def submit(folder: Folder, asked: Asked, files: Sequence[Path]) -> Entry:
     def put(target: Path) -> None:
         named = [source, *_named(source), *(each.absolute() for each in files)]
         for each in dict.fromkeys(named):
-            if source.parent not in each.parents:
+            if each in folder.path.parents or each == folder.path:
+                raise UsageError(f"{each} contains the queue: name files in it")
+            if source.parent not in (each, *each.parents):
                 raise UsageError(
                     f"{each} is not below {source.parent}: copy it there, or name a path that all hosts see"
                 )
@@ -88,7 +92,10 @@ def submit(folder: Folder, asked: Asked, files: Sequence[Path]) -> Entry:
                 shutil.copyfile(each, to)
                 shutil.copymode(each, to)
         if source.suffix == ".toml":
-            _check(target / source.name)
+            try:
+                _check(target / source.name)
+            except MwpyError as error:  # the study is where its user has never seen it
+                raise UsageError(str(error).replace(f"{target}/", "")) from error
         for made in target.rglob("__pycache__"):  # the check imports the modules of a study
             shutil.rmtree(made)
 

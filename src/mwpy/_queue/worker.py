@@ -68,6 +68,8 @@ class Worker:
     """The entries whose end is being reported."""
     _look_at: dict[int, float] = Factory(dict)
     """When the repository of an entry is asked next, on the monotonic clock."""
+    _served: set[int] = Factory(set)
+    """The entries whose masters run and have written their resource files."""
     _said: dict[int, str] = Factory(dict)
     """What was said about an entry that cannot go on now."""
     _work: Work | None = None
@@ -88,6 +90,7 @@ class Worker:
     def step(self, entries: Sequence[Entry], decision: Decision, now: float) -> None:
         """Do what the keeper has decided for the entries of this user. A fault of one entry harms no other."""
         mine = [each for each in entries if self.is_mine(each)]
+        self._served.clear()
         ends: list[tuple[Entry, Run]] = []
         for each in mine:
             turn = decision.turns.get(str(each.number))
@@ -98,14 +101,13 @@ class Worker:
                 end = self._step(each, turn, now)
                 if end is not None:
                     ends.append((each, end))
-                self._said.pop(each.number, None)
+                if not each.repeats:
+                    self._said.pop(each.number, None)
             except (OSError, MwpyError, process.TimedOut) as error:
                 if self._said.get(each.number) != str(error):
                     self._said[each.number] = str(error)
                     self._say(f"entry {each.number} cannot go on now: {error}")
-        running = [each for each in mine if each.is_running]
-        ending = [each.number for each, _ in ends] + [*self._ending]
-        self._oversee([each for each in running if each.number not in ending], decision)
+        self._oversee([each for each in mine if each.number in self._served], decision)
         for entry, run in ends:
             self._report(entry, run)
 
@@ -133,6 +135,9 @@ class Worker:
             self._repeat(entry, now)
         elif entry.run is not None and entry.is_running:
             return self._watch(entry, entry.run, turn, now)
+        elif turn.state in ENDED and not turn.has_begun and entry.asked.on_end:
+            entry.run_path.mkdir(exist_ok=True, mode=0o750)
+            return Run(turn.state, turn.reason, ended=now)
         elif turn.state is State.RUNNING and not entry.fault:
             return self._watch(entry, self._begun(entry, now), turn, now)
         return None
@@ -164,13 +169,16 @@ class Worker:
         if alive:
             if why:
                 master.remove([job for job in alive if not (jobs / job / "removed").exists()])
+            elif is_newer(entry.resource, jobs / alive[-1] / "about"):
+                self._served.add(entry.number)
             return None
         started = sorted(jobs.glob("job-*"), key=lambda path: path.stat().st_mtime) if jobs.exists() else []
         outcome = master.outcome(started[-1].name) if started else None
         if outcome is not None and outcome.exit_code is not None:
             reason = "" if outcome.exit_code == 0 else _reason(outcome)
             state = State.FAILED if reason else State.DONE
-            return replace(run, state=state, reason=reason, ended=now, code=outcome.exit_code)
+            ended = (started[-1] / "about").stat().st_mtime + outcome.ran_s
+            return replace(run, state=state, reason=reason, ended=ended, code=outcome.exit_code)
         if why:
             return replace(run, state=turn.state if turn.state in ENDED else State.FAILED, reason=why, ended=now)
         if len(started) >= MAX_STARTS:
@@ -205,9 +213,12 @@ class Worker:
                     RunDatabase(entry.database).report(entry.run_path / "report.html")
             if entry.asked.on_end:
                 summary = {"entry": entry.number, "name": entry.asked.name, "state": run.state.value}
-                summary |= {"reason": run.reason, "folder": str(entry.run_path)}
+                summary |= {"reason": run.reason, "folder": str(entry.run_path), "user": user_name(entry.uid)}
+                summary |= {"began": run.began, "ended": run.ended, "occasion": entry.asked.occasion}
                 database = entry.database if entry.database.exists() else None
-                run_at_end(entry.asked.on_end, json.dumps(summary), database, entry.run_path)
+                if fault := run_at_end(entry.asked.on_end, json.dumps(summary), database, entry.run_path):
+                    self._say(f"entry {entry.number}: {fault}")
+                    run = replace(run, reason="; ".join(filter(None, (run.reason, fault))))
             with suppress(OSError):  # then the next look ends it again
                 store(entry.run_path / "state.json", run)
 
@@ -231,6 +242,7 @@ class Worker:
                 return
             self._look_at[entry.number] = clock.monotonic() + WATCH_S
             occasions = new_commits(asked, since)
+            self._said.pop(entry.number, None)
         others = self._folder.entries() if occasions else []
         made = [each.asked.occasion for each in others if each.asked.made_by == entry.number]
         for occasion in occasions:
@@ -241,6 +253,14 @@ class Worker:
         if occasions:
             entry.run_path.mkdir(exist_ok=True, mode=0o750)
             store(entry.run_path / "state.json", run)
+
+
+def is_newer(path: Path, other: Path) -> bool:
+    """Whether a file exists and was written after another one."""
+    try:
+        return path.stat().st_mtime >= other.stat().st_mtime
+    except OSError:
+        return False
 
 
 def _reason(outcome: Outcome) -> str:

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mwpy._queue.entry import PRIORITIES, Asked
+from mwpy._queue.entry import ENDED, PRIORITIES, Asked, State
 from mwpy._queue.folder import Folder
 from mwpy._queue.order import Rules
 from mwpy._queue.submission import seconds_of, submit, timed
@@ -76,7 +76,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         UsageError: it is wrong; the caller's fault.
     """
     if arguments and arguments[0] in COMMANDS:
-        return _parser_of(arguments[0]).parse_intermixed_args(arguments[1:])
+        try:
+            return _parser_of(arguments[0]).parse_intermixed_args(arguments[1:])
+        except UsageError as error:
+            hint = ". Write `--` before the options of a script" if arguments[0] == "add" else ""
+            raise UsageError(f"{error}{hint if 'unrecognized' in str(error) else ''}") from None
+    if len(arguments) == 2 and not any(each.startswith("-") for each in arguments):
+        raise UsageError(f"there is no command `mwpy queue {arguments[0]}`; the commands are {', '.join(COMMANDS)}")
     return make_parser().parse_args(arguments)
 
 
@@ -123,11 +129,12 @@ def _parser_of(what: str) -> Parser:
         add("--limit", type=_seconds, metavar="TIME", help="end it after 90s, 30min, 2h or 1d")
         after = "start it when this entry has succeeded (repeatable)"
         add("--after", action="append", default=[], metavar="ENTRY", help=after)
-        watch = "add an entry for each new commit of this git repository, with the files of the commit"
+        watch = "add an entry for each later commit of this git repository (its HEAD), with the files of the commit; "
+        watch += "the study or script is named from its root"
         add("--watch", metavar="REPOSITORY", help=watch)
         files = "another file or folder that it needs, beside the study or script (repeatable)"
         add("--input", type=Path, action="append", default=[], metavar="FILE", help=files)
-        on_end = "run this in a shell at its end; it reads the outcome as JSON; {report} is a report"
+        on_end = "run this in a shell at its end, however it ends; it reads the outcome as JSON; {report} is a report"
         add("--on-end", default="", metavar="COMMAND", help=on_end)
         add("--name", default="", metavar="NAME", help="its name; default: that of the study or script")
     if what in ("show", "cancel", "move"):
@@ -158,7 +165,7 @@ def _add(parsed: argparse.Namespace) -> int:
         raise UsageError(f"there is no file {words[0]}: correct its name")
     if parsed.at and parsed.watch:
         raise UsageError("--at and --watch cannot be used together: add two entries")
-    after = [folder.entry(each).number for each in parsed.after]
+    after = [_awaited(folder, each) for each in parsed.after]
     priority = 1 if parsed.priority is None else parsed.priority
     name = parsed.name or Path(words[0]).stem
     asked = Asked(
@@ -166,8 +173,19 @@ def _add(parsed: argparse.Namespace) -> int:
         watch=str(Path(parsed.watch).absolute()) if parsed.watch else "",
     )  # fmt: skip
     entry = submit(folder, timed(asked, parsed.at) if parsed.at else asked, parsed.input)
-    _print(parsed, {"entry": entry.number, "folder": str(entry.path)}, f"entry {entry.number} ({name}) is in the queue")
+    found = {"entry": entry.number, "folder": str(entry.run_path)}
+    _print(parsed, found, f"entry {entry.number} ({name}) is in the queue")
+    if silence := folder.silence():
+        print(f"mwpy: {silence}", file=sys.stderr)
     return ExitCode.OK
+
+
+def _awaited(folder: Folder, text: str) -> int:
+    entry = folder.entry(text)
+    state, _ = folder.state_of(entry, folder.decision())
+    if state is State.REPEATS or (state in ENDED and state is not State.DONE):
+        raise UsageError(f"--after {text}: entry {entry.number} will never succeed, because its state is {state.value}")
+    return entry.number
 
 
 def _list(parsed: argparse.Namespace) -> int:
@@ -179,9 +197,7 @@ def _list(parsed: argparse.Namespace) -> int:
         why = f": {each['reason']}" if each["reason"] else ""
         row = f"{each['entry']:5}  {each['priority']:8}  {each['user']:8}  {each['state']:9}  {each['name']}{why}"
         lines.append(row)
-    if decision is None:
-        lines.append(f"no keeper was started: run `mwpy queue {parsed.folder}`")
-    _print(parsed, found, *lines)
+    _print(parsed, found, *lines, *filter(None, [folder.silence()]))
     return ExitCode.OK
 
 
@@ -189,8 +205,9 @@ def _show(parsed: argparse.Namespace) -> int:
     folder = Folder(parsed.folder)
     entry = folder.entry(parsed.entry)
     found = folder.described(entry, folder.decision())
-    logs = sorted(entry.log.glob("*.err"), key=lambda path: path.stat().st_mtime) if entry.log.exists() else []
-    found["last_lines"] = logs[-1].read_bytes()[-LAST_BYTES:].decode(errors="replace").splitlines() if logs else []
+    logs = sorted(entry.log.glob("*.out"), key=lambda path: path.with_suffix(".err").stat().st_mtime)[-1:]
+    printed = [path.read_bytes()[-LAST_BYTES:] for log in logs for path in (log, log.with_suffix(".err"))]
+    found["last_lines"] = [line for text in printed for line in text.decode(errors="replace").splitlines()]
     times = {name: clock.date(found[name]) for name in ("at", "began", "ended") if found.get(name)}
     known = {
         name: value
@@ -200,7 +217,8 @@ def _show(parsed: argparse.Namespace) -> int:
     shown = [
         f"{name}: {' '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in known.items()
     ]
-    _print(parsed, found, *shown, *(f"  | {line}" for line in found["last_lines"]))
+    lines = [f"  | {line}" for line in found["last_lines"]]
+    _print(parsed, found, *shown, *lines, *filter(None, [folder.silence()]))
     return ExitCode.OK
 
 
