@@ -379,7 +379,8 @@ def local_master(
             such a file, tasks run in this process whenever the master waits for results, so that `breakpoint()`,
             tracebacks and Ctrl-C reach them.
         resource_file, system, max_jobs, overseer_options: as for `mwpy.Executor`: agents of other machines, and the
-            batch system that starts them. They get what is defined in the script by value.
+            batch system that starts them. They get what is defined in the script by value. In a queue, the queue gives
+            the slaves, and keeps a run database, unless a resource file is named here.
         max_failures: at how many failures of all tasks the computation stops, as for `Master.map_results`; None for no
             limit. The calls that wait for tasks then raise `TooManyFailures`.
         lifetime: how long the master may run, in seconds; None until the end of its job in a batch system, if there is
@@ -422,6 +423,9 @@ def local_master(
     if script.is_imported_by_multiprocessing():
         raise refusal("mwpy.open()", IN_AN_IMPORT)
     check_keywords("mwpy.open()", ("slaves", *(local_master.__kwdefaults__ or ())), policy)
+    if resource_file is None and (place := script.queued()) is not None:
+        resource_file, slaves, system = place[0], 0, None
+        run_database = run_database or place[1]
     options = Options.of(
         slave_max_tasks=slave_max_tasks,
         slave_max_memory=slave_max_memory,

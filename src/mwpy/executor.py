@@ -732,6 +732,9 @@ class Executor(concurrent.futures.Executor):
         REGISTRY.enter("mwpy.Executor()")
         if script.is_imported_by_multiprocessing():
             raise refusal("mwpy.Executor()", "while multiprocessing imported the script")
+        if resource_file is None and (place := script.queued()) is not None:
+            resource_file, slaves, system = place[0], 0, None
+            run_database = run_database or place[1]
         if slaves is not None and (not hasattr(slaves, "__index__") or slaves < (0 if resource_file else 1)):
             raise UsageError(f"an executor cannot have {slaves!r} slaves: give 1 or more, or None for one per core")
         wrap, shown = _wrap(initializer, initargs), progress_of(progress, "tasks")

@@ -27,6 +27,8 @@ from tests.chaos.machines import compile_clock
 from tests.integration.apps.stage import APPS, SOURCES, Running, Stage, until
 from tests.systems.debian import Unavailable, install
 
+from mwpy.run_database import RunDatabase
+
 APP = str(APPS / "queued.py")
 
 STUDY = """\
@@ -177,6 +179,36 @@ def test_an_important_entry_has_a_result_within_the_length_of_a_task(queue: Queu
     assert queue.state(long) == "running"
     queue.until("done", long)
     assert sorted(task for _, task in queue.ran(long)) == [*range(12)]
+
+
+OPENS = """\
+import concurrent.futures, os, sys
+import mwpy, helper
+
+def cube(x):
+    return helper.cube(x), os.getpid()
+
+if __name__ == "__main__":
+    with mwpy.open(slaves=3) as mw:
+        found = list(mw.map(cube, range(int(sys.argv[1]))))
+    with mwpy.Executor(slaves=3) as executor:
+        found += [each.result() for each in concurrent.futures.as_completed([executor.submit(cube, 99)])]
+    print(sum(value for value, _ in found), len({pid for _, pid in found} - {os.getpid()}))
+"""
+
+
+def test_a_script_that_opens_its_master_has_the_slaves_of_the_queue(queue: Queue) -> None:
+    """It has options of its own, and a module beside it. Its results are in the run database of the entry."""
+    (queue.stage.folder / "helper.py").write_text("def cube(x):\n    return x**3\n")
+    script = queue.stage.folder / "opens.py"
+    script.write_text(OPENS)
+    number = queue.add(script, 40, "--input", queue.stage.folder / "helper.py")
+    queue.keep(max_slaves=1)
+    queue.until("done", number)
+    [first, *_] = json.loads(queue.call("show", number, "--json").out)["last_lines"]
+    assert first.split()[0] == str(sum(each**3 for each in (*range(40), 99)))
+    with RunDatabase(queue.path / f"{number:04d}.run" / "run.db") as run:
+        assert len(run.summary()["generations"]) == 2, "one for each master"
 
 
 def test_the_end_of_an_entry_that_never_ran_is_reported_and_no_end_is_repeated(queue: Queue) -> None:

@@ -217,8 +217,8 @@ def test_a_queue_without_a_keeper_says_so(folder: Folder) -> None:
     assert folder.silence() == f"no keeper was started: run `mwpy queue {folder.path}`"
     decide(folder)
     assert folder.silence() == ""
-    os.utime(folder.path / "turn.json", (0, 0))
-    assert folder.silence().startswith("the keeper has looked at nothing since 1970-01-01T00:00:00Z: run `mwpy queue")
+    os.utime(folder.path / "turn.json", (1, 1))
+    assert folder.silence().startswith("the keeper has looked at nothing since 1970-01-01T00:00:01Z: run `mwpy queue")
 
 
 def test_workers_and_machines_live_as_long_as_they_say_so(folder: Folder) -> None:

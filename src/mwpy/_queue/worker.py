@@ -27,8 +27,10 @@ from mwpy._queue.oversight import Oversight, Say, oversight, put_hosts
 from mwpy._queue.submission import add_again, new_commits
 from mwpy._system import clock, process
 from mwpy._system.locks import FileLock, LockHeld, LocksUnsupported
+from mwpy._system.script import mentions_main
 from mwpy._values.errors import ExitCode, MwpyError, UsageError
 from mwpy._values.jobs import Outcome
+from mwpy._values.options import QUEUED_VARIABLE
 from mwpy.run_database import RunDatabase, run_at_end
 
 MAX_STARTS = 20
@@ -192,10 +194,11 @@ class Worker:
         asked = entry.asked
         if entry.study is not None:
             words = [asked.python, "-m", "mwpy", "sweep", str(entry.study), "--slaves", "0", *asked.words[1:]]
-        else:
+        elif mentions_main(script := str(entry.run_path / asked.words[0])):
             options = ["--mw-resource-file", str(entry.resource), "--mw-run-database", str(entry.database)]
-            script = str(entry.run_path / asked.words[0])
             words = [asked.python, script, "--mw-master", *options, *asked.words[1:]]
+        else:
+            words = ["env", f"{QUEUED_VARIABLE}={entry.resource}", asked.python, script, *asked.words[1:]]
         entry.log.mkdir(exist_ok=True)
         (entry.run_path / "jobs").mkdir(exist_ok=True, mode=0o700)
         in_folder = ["/bin/sh", "-c", 'cd "$0" && unset MWPY_JOB && exec "$@"', str(entry.run_path), *words]

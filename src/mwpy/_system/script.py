@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import _lru_cache_wrapper, lru_cache
+from functools import _lru_cache_wrapper, cache, lru_cache
 from importlib.machinery import PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from operator import attrgetter
@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 from mwpy._values.algorithm import REGISTRY
 from mwpy._values.errors import ExitCode
 from mwpy._values.functions import cells_of, codes_in, named_by, names_assigned_in, names_of_globals
-from mwpy._values.options import SCRIPT_VARIABLE, InVariable
+from mwpy._values.options import QUEUED_VARIABLE, SCRIPT_VARIABLE, InVariable
 from mwpy._values.phrases import parsed
 
 STANDARD_INPUT = "<stdin>"
@@ -99,6 +99,16 @@ def mentions_main(path: str) -> bool:
     used = any(isinstance(node, ast.Attribute) and node.attr == "main" for node in nodes)
     imported = (name.name for node in nodes if isinstance(node, ast.ImportFrom) for name in node.names)
     return used or "main" in imported
+
+
+@cache
+def queued() -> tuple[str, str] | None:
+    """Return the resource file and the run database of a master that this script opens, if a queue runs it.
+
+    Programs that it starts are not of the queue.
+    """
+    place = os.environ.pop(QUEUED_VARIABLE, None)
+    return None if place is None else (place, os.path.join(os.path.dirname(place), "run.db"))
 
 
 def is_unread() -> bool:

@@ -73,6 +73,9 @@ OWN_MODULE_PATH = "MWPY_PYTHONPATH"
 """What `MODULE_PATH` was for that master; empty if it was not set. Slaves set it again, because another Python that a
 task starts must not get the path of this one."""
 
+QUEUED_VARIABLE = "MWPY_QUEUED"
+"""The resource file of a master that a script of a queue opens, without `mwpy.main`."""
+
 SCRIPT_VARIABLE = "MWPY_SCRIPT"
 """Gives slaves the script that they load. Its value is `LoadedScript.to_json()`."""
 
