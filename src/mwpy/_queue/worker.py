@@ -209,16 +209,18 @@ class Worker:
         """Remove what an entry has left, write its report, run its command, and record the end. This takes a while."""
 
         def report(run: Run) -> None:
-            if self._oversight is not None:
-                self._oversight.remove(entry)
-            if entry.database.exists():
-                with suppress(Exception):  # the report of a damaged run database
-                    RunDatabase(entry.database).report(entry.run_path / "report.html")
+            database = entry.database if entry.database.exists() else None
+            try:
+                if self._oversight is not None and entry.resource.exists():
+                    self._oversight.remove(entry)
+                if database is not None:
+                    RunDatabase(database).report(entry.run_path / "report.html")
+            except Exception as error:  # whatever it is, the end counts
+                self._say(f"entry {entry.number} has no report, or has left jobs: {error}")
             if entry.asked.on_end:
                 summary = {"entry": entry.number, "name": entry.asked.name, "state": run.state.value}
                 summary |= {"reason": run.reason, "folder": str(entry.run_path), "user": user_name(entry.uid)}
                 summary |= {"began": run.began, "ended": run.ended, "occasion": entry.asked.occasion}
-                database = entry.database if entry.database.exists() else None
                 if fault := run_at_end(entry.asked.on_end, json.dumps(summary), database, entry.run_path):
                     self._say(f"entry {entry.number}: {fault}")
                     run = replace(run, reason="; ".join(filter(None, (run.reason, fault))))
@@ -237,9 +239,9 @@ class Worker:
         asked, run = entry.asked, entry.run or Run(State.REPEATS)
         since = run.occasion or asked.commit
         if asked.daily:
-            last = last_time(asked.daily, now)
-            is_due = last > max(entry.path.stat().st_mtime, float(run.occasion or 0))
-            occasions = [str(last)] if is_due else []
+            last = clock.date(last_time(asked.daily, now))
+            is_due = last > max(clock.date(entry.path.stat().st_mtime), run.occasion)
+            occasions = [last] if is_due else []
         else:
             if clock.monotonic() < self._look_at.get(entry.number, 0.0):
                 return
