@@ -242,6 +242,25 @@ def test_an_entry_over_its_limit_ends_and_says_so(queue: Queue) -> None:
     until(lambda: not masters(queue), "the end of its master")
 
 
+def test_a_sweep_that_is_cancelled_has_a_table_of_what_was_done(queue: Queue) -> None:
+    study = study_in(queue.stage.folder)
+    (queue.stage.folder / "work.sh").write_text("echo square=$(($1*$1)); [ $1 -lt 3 ] || sleep 600\n")
+    number = queue.add(study)
+    queue.keep()
+    table = queue.path / f"{number:04d}.run" / "study.sweep"
+    until(lambda: len(ended_in(table / "run.db")) >= 2, "two rows")
+    queue.call("cancel", number)
+    queue.until("cancelled", number)
+    assert "1,1\n2,4\n" in queue.read(number, "study.sweep/results.csv")
+
+
+def ended_in(database: Path) -> list[Any]:
+    if not database.exists():
+        return []
+    with RunDatabase(database) as run:
+        return run.query("SELECT * FROM answers")
+
+
 def test_entries_can_be_cancelled_and_moved(queue: Queue) -> None:
     queue.keep("--max-running", 1)
     runs = queue.add(APP, 1, 600)
@@ -382,6 +401,23 @@ def test_an_entry_that_is_removed_or_damaged_while_it_runs_ends_and_harms_no_oth
     until(lambda: not masters(queue), "the end of all masters")
     assert "was removed" in queue.read(removed, "state.json")
     assert "damaged: entry.json" in queue.read(damaged, "state.json")
+
+
+def test_what_a_full_disk_has_cut_off_stops_no_other_entry(queue: Queue) -> None:
+    """The file that says which process the master is is empty. The next keeper starts all the same."""
+    keeper = queue.keep()
+    broken = queue.add(APP, 1, 600)
+    until(lambda: bool(masters(queue)), "a master")
+    [about] = (queue.path / f"{broken:04d}.run" / "jobs").glob("job-*/about")
+    about.write_text("")
+    queue.until("done", queue.add(APP, 1, 0))
+    keeper.send(signal.SIGKILL)
+    keeper.end()
+    queue.keep()
+    queue.until("done", queue.add(APP, 1, 0))
+    queue.call("cancel", broken)
+    queue.until("cancelled", broken)
+    until(lambda: not masters(queue), "the end of its master")
 
 
 def test_a_full_disk_delays_a_queue_and_loses_nothing(queue: Queue) -> None:
@@ -606,6 +642,29 @@ def test_an_important_entry_of_another_user_gets_places_of_ssh_hosts(shared: Sha
     assert sorted(task for _, task in shared.ran(long)) == [*range(16)], "no task ran twice"
 
 
+def test_the_places_of_a_worker_that_is_away_are_not_given_to_others(shared: SharedQueue) -> None:
+    """Its agents go on. The reason why its entry does not is in the list, and it continues with the next worker."""
+    anna, berta, clara = USERS
+    options = ("--interval", 0.2, "--oversee=--interval 0.3")
+    shared.run(anna, "keep", "--max", 2, *options, waits=False)
+    worker = shared.run(berta, "work", *options, waits=False)
+    shared.run(clara, "work", *options, waits=False)
+    until_decided(shared)
+    long = shared.add_as(berta, APP, 20, 0.5)
+    until(lambda: len(shared.ran(long)) > 2, "both places in use")
+    worker.send(signal.SIGTERM)
+    assert worker.end() == 130
+    until(lambda: "its user must start `mwpy queue work" in shared.entries()[long]["reason"], "a reason")
+    other = shared.add_as(clara, APP, 2, 0)
+    shared.until("running", other)
+    ran = len(shared.ran(long))
+    until(lambda: len(shared.ran(long)) > ran + 2, "more tasks without a worker")
+    assert shared.ran(other) == []
+    shared.run(berta, "work", *options, waits=False)
+    shared.until("done", other, long)
+    assert sorted(task for _, task in shared.ran(long)) == [*range(20)]
+
+
 def test_only_the_owner_and_the_keeper_may_change_an_entry(shared: SharedQueue) -> None:
     anna, berta, clara = USERS
     shared.run(anna, "keep", "--max", 1, waits=False)
@@ -614,7 +673,7 @@ def test_only_the_owner_and_the_keeper_may_change_an_entry(shared: SharedQueue) 
     stranger = [*in_namespace(), "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--", sys.executable]
     program = [*stranger, "-m", "mwpy", "queue", "add", str(shared.path), APP]
     outside = shared.stage.run("", program=program, code=2)
-    assert outside.err.endswith("queue: Permission denied; ask for membership in the group of the folder\n")
+    assert outside.err.endswith(f"cannot be read: ask for membership in its group, {GROUP}\n")
     refused = shared.run(clara, "cancel", own, code=2)
     assert f"entry {own} belongs to {berta}: only {berta} and {anna} may change it" in refused.err
     forged = shared.path / f"{own:04d}.request-{pwd.getpwnam(berta).pw_uid}.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import time
@@ -224,13 +225,13 @@ def test_a_queue_without_a_keeper_says_so(folder: Folder) -> None:
 def test_workers_and_machines_live_as_long_as_they_say_so(folder: Folder) -> None:
     """Only the clock of the file system counts."""
     path = folder.path / f"work-{os.geteuid()}.json"
-    now = beat(path, Work({"1": 3}, {"1": 2}), None)
+    now = beat(path, Work(True, {"1": 3}, {"1": 2}), None)
     beat(folder.path / "host-a-1.json", Announced("a", "anna", ""), None)
-    assert folder.workers(now) == {os.geteuid(): Work({"1": 3}, {"1": 2})}
+    assert folder.workers(now) == {os.geteuid(): Work(True, {"1": 3}, {"1": 2})}
     assert [each.host for each in folder.hosts(now)] == ["a"]
     os.utime(path, (now - LIVES_S, now - LIVES_S))
     assert folder.workers(now) == {}
-    assert beat(path, Work({"1": 3}, {"1": 2}), Work({"1": 3}, {"1": 2})) > now - LIVES_S
+    assert beat(path, Work(True, {"1": 3}, {"1": 2}), Work(True, {"1": 3}, {"1": 2})) > now - LIVES_S
     assert folder.workers(now) != {}
 
 
@@ -275,6 +276,18 @@ def test_a_second_keeper_is_refused_although_the_first_one_has_looked_at_its_loc
     with pytest.raises(LockHeld):
         FileLock(tmp_path / "keeper.lock")
     lock.release()
+
+
+def test_a_lock_that_cannot_be_written_is_held_by_nobody(tmp_path: Path) -> None:
+    """As on a full disk. The next attempt succeeds."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            FileLock(tmp_path / "keeper.lock")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    FileLock(tmp_path / "keeper.lock").release()
 
 
 def test_a_keeper_ends_when_another_host_has_taken_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,8 +104,7 @@ class Local:
         folder = self._folder / job_id
         if not (folder / "about").exists() or _is_alive(folder):
             return None
-        about = json.loads((folder / "about").read_text(encoding="utf-8"))
-        stderr = end_of(about["stderr"])
+        stderr = end_of(_about(folder)[1])
         if (folder / "removed").exists():
             return Outcome(End.REMOVED, "removed", None, 0.0, stderr)
         try:
@@ -132,14 +131,23 @@ def _is_alive(folder: Path) -> bool:
     return False
 
 
+def _about(folder: Path) -> tuple[str, str]:
+    """The mark of a job, and the path of its standard error. Both are empty if a full disk has damaged the file."""
+    try:
+        about = json.loads((folder / "about").read_bytes())
+        return str(about["mark"]), str(about["stderr"])
+    except (ValueError, KeyError, TypeError):
+        return "", ""
+
+
 def _job(folder: Path) -> Job:
-    about = json.loads((folder / "about").read_text(encoding="utf-8"))
+    mark, _ = _about(folder)
     removed = folder / "removed"
     if removed.exists():
         if clock.wall() > removed.stat().st_mtime + KILL_S:
             _signal(folder, signal.SIGKILL)
-        return Job(folder.name, about["mark"], JobState.LEAVING)
-    return Job(folder.name, about["mark"], JobState.RUNNING, clock.wall() - (folder / "about").stat().st_mtime)
+        return Job(folder.name, mark, JobState.LEAVING)
+    return Job(folder.name, mark, JobState.RUNNING, clock.wall() - (folder / "about").stat().st_mtime)
 
 
 def _signal(folder: Path, number: signal.Signals) -> None:

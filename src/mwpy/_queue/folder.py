@@ -19,6 +19,7 @@ a file counts. Times are those of the file system: the clocks of hosts may diffe
 from __future__ import annotations
 
 import errno
+import grp
 import json
 import os
 import pwd
@@ -85,6 +86,8 @@ class Decision(Struct, omit_defaults=True):
 class Work(Struct, omit_defaults=True):
     """What a worker says."""
 
+    is_known: bool = False
+    """Whether it has looked after its entries since its start."""
     wants: dict[str, int] = field(default_factory=dict)
     """How many places each running entry could use."""
     has: dict[str, int] = field(default_factory=dict)
@@ -113,6 +116,13 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
 class Folder:
     """The folder of a queue.
 
@@ -136,6 +146,9 @@ class Folder:
         """The owner of the folder, who keeps the queue."""
         if not stat.S_ISDIR(mode):
             raise UsageError(f"the queue {path} is no folder: give the folder of a queue")
+        if not os.access(self.path, os.R_OK | os.X_OK):
+            group = _group_name(about.st_gid)
+            raise UsageError(f"the queue {path} cannot be read: ask for membership in its group, {group}")
         if mode & 0o022 and not mode & stat.S_ISVTX:
             raise UsageError(f"in the queue {path}, users could remove the entries of others: run `chmod +t {path}`")
 
@@ -176,7 +189,7 @@ class Folder:
     def silence(self) -> str:
         """Say that no keeper looks after the queue; empty if one does."""
         start = f"run `mwpy queue {self.path}`"
-        since = _changed(self.path / TURN)
+        since = changed(self.path / TURN)
         if not since:
             return f"no keeper was started: {start}"
         is_silent = clock.wall() > since + LIVES_S
@@ -203,7 +216,7 @@ class Folder:
                 entry.run, entry.runs_as = run, user
             else:
                 entry.fault = f"{entry.run_path} belongs to another user: remove it"
-        for each in sorted(requests, key=lambda each: _changed(self.path / each)):
+        for each in sorted(requests, key=lambda each: changed(self.path / each)):
             request = self._read(self.path / each, Request)
             with suppress(FileNotFoundError):
                 uid = (self.path / each).lstat().st_uid
@@ -229,7 +242,7 @@ class Folder:
     def _living(self, prefix: str, kind: type[T], now: float) -> Iterator[tuple[Path, T]]:
         for path in sorted(self.path.glob(f"{prefix}*.json")):
             found = self._read(path, kind)
-            if not isinstance(found, str) and now - _changed(path) < LIVES_S:
+            if not isinstance(found, str) and now - changed(path) < LIVES_S:
                 yield path, found
 
     def _read(self, path: Path, kind: type[T]) -> T | str:
@@ -361,7 +374,8 @@ def _fault(entry: Entry) -> str:
     return ""
 
 
-def _changed(path: Path) -> float:
+def changed(path: Path) -> float:
+    """When a file has changed, by the clock of the file system; 0 if it does not exist."""
     try:
         return path.lstat().st_mtime
     except OSError:

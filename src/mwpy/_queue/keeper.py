@@ -14,13 +14,16 @@ from msgspec.structs import replace
 
 from mwpy._batch.ssh import HostsFile
 from mwpy._queue.entry import Entry, State, Turn
-from mwpy._queue.folder import Decision, Folder, Work, beat, user_name
+from mwpy._queue.folder import Decision, Folder, Work, beat, changed, user_name
 from mwpy._queue.order import Claim, Rules, decide, divide, grant, place
 from mwpy._queue.worker import Worker, locked, loop, say
 from mwpy._system import clock
 from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import to_plain
 from mwpy._values.options import page_address
+
+MASTER_S = 900.0
+"""A master lives if its resource file is younger than this, in seconds: three times the longest usual time."""
 
 MANY = 1000
 """How many slaves a batch system may have, by default."""
@@ -75,7 +78,7 @@ class Keeper:
             for number in work.wants:
                 if work.wants[number] and not work.has.get(number) and number in made.turns:
                     made.turns[number] = replace(made.turns[number], reason="waits for a place")
-        self._share(made, former, entries, works)
+        self._share(made, former, entries, works, now)
         for line in self._news(entries, former, made):
             self._folder.log({"time": clock.date(now), **line})
         beat(self._folder.path / "turn.json", made, self._decision)
@@ -102,14 +105,19 @@ class Keeper:
             "hosts": made.hosts.get(str(user), {}),
         }
 
-    def _share(self, made: Decision, former: Decision, entries: Sequence[Entry], works: dict[int, Work]) -> None:
-        """Decide how many places each user has, and where."""
-        claims = []
+    def _share(
+        self, made: Decision, former: Decision, entries: Sequence[Entry], works: dict[int, Work], now: float
+    ) -> None:
+        """Decide how many places each user has, and where. A user whose worker says nothing keeps those of masters that
+        live, because their agents may run tasks."""
+        claims, kept = [], dict[int, int]()
         for each in entries:
             if made.turns[str(each.number)].state is State.RUNNING:
                 user = os.geteuid() if self._worker.is_mine(each) else each.uid
-                wants = works[user].wants.get(str(each.number), 1) if user in works else 1
-                claims.append(Claim(user, each.priority, wants))
+                if user in works and works[user].is_known:
+                    claims.append(Claim(user, each.priority, works[user].wants.get(str(each.number), 1)))
+                elif now < changed(each.resource) + MASTER_S:
+                    kept[user] = former.places.get(str(user), 0)
         if self._hosts is not None:
             self._hosts.has_changed()
         lines = [] if self._hosts is None else self._hosts.lines
@@ -118,13 +126,17 @@ class Keeper:
         most = (usual if self._options.max is None else self._options.max) // made.slaves_per_job
         if slots:
             most = min(most, sum(slots.values()))
-        used = {user: work.used for user, work in works.items()}
+        before = {int(user): hosts for user, hosts in former.hosts.items()}
+        for user in kept:
+            most = max(0, most - kept[user])
+            for host, count in before.get(user, {}).items():
+                slots[host] = max(0, slots.get(host, 0) - count)
+        used = {user: work.used for user, work in works.items() if user not in kept}
         had = {int(user): count for user, count in former.places.items()}
         granted = grant(divide(claims, most), had, used, most)
-        made.places = {str(user): count for user, count in granted.items()}
-        if slots:
-            before = {int(user): hosts for user, hosts in former.hosts.items()}
-            placed = place(granted, slots, before)
+        made.places = {str(user): count for user, count in (granted | kept).items()}
+        if lines:
+            placed = place(granted, slots, before) | {user: before.get(user, {}) for user in kept}
             made.hosts = {str(user): hosts for user, hosts in placed.items()}
             made.pythons = {each.name: each.python or "" for each in lines}
 
@@ -167,7 +179,10 @@ def run(folder: Folder, options: Options, page: str | None) -> int:
     made = Keeper(folder, options, worker, hosts)
     if page is not None:
         say(str(_page(made, page)))
-    return loop(lock, made.look, say)
+    try:
+        return loop(lock, made.look, say)
+    finally:
+        worker.leave()
 
 
 def _page(keeper: Keeper, where: str) -> object:

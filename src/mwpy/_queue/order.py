@@ -50,6 +50,8 @@ def decide(
         if state is State.WAITING and before is None and present >= rules.max_entries:
             state, reason = State.REFUSED, f"the queue has {present} entries already (--max-entries)"
         present += state in (State.WAITING, State.RUNNING)
+        if state is State.RUNNING and each.uid not in users:
+            reason = _without_worker(folder)
         has_begun = each.run is not None or (before is not None and before.has_begun)
         turns[each.number] = Turn(state, reason, each.priority, has_begun)
     waiting = []
@@ -124,8 +126,12 @@ def _obstacle(each: Entry, turns: Mapping[int, Turn], now: float, users: Collect
     if now < each.asked.at:
         return f"until {datetime.fromtimestamp(each.asked.at).isoformat(' ', 'minutes')}"
     if each.uid not in users:
-        return f"its user must start `mwpy queue work {folder}`"
+        return _without_worker(folder)
     return ""
+
+
+def _without_worker(folder: str) -> str:
+    return f"its user must start `mwpy queue work {folder}`"
 
 
 def _start(

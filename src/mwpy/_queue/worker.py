@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import signal
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -41,6 +43,12 @@ PATIENCE_S = 30.0
 
 PAUSE_S = 1.0
 """The time between two attempts to use the folder while its file system fails, in seconds."""
+
+EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Failed|Failures|Interrupt|OutOfTime): ")
+"""How the line of a traceback begins that says what went wrong. Notes may follow it."""
+
+COLLECT_S = 600.0
+"""How long it may take to write the table of a sweep that was ended, in seconds."""
 
 WATCH_S = 10.0
 """How often a repository is asked for new commits, in seconds."""
@@ -89,6 +97,11 @@ class Worker:
         former, self._work = self._work, Work() if self._oversight is None else self._oversight.work
         return beat(self._folder.path / f"work-{os.geteuid()}.json", self._work, former)
 
+    def leave(self) -> None:
+        """Say that it does not work any more."""
+        with suppress(OSError):
+            (self._folder.path / f"work-{os.geteuid()}.json").unlink(missing_ok=True)
+
     def step(self, entries: Sequence[Entry], decision: Decision, now: float) -> None:
         """Do what the keeper has decided for the entries of this user. A fault of one entry harms no other."""
         mine = [each for each in entries if self.is_mine(each)]
@@ -105,10 +118,11 @@ class Worker:
                     ends.append((each, end))
                 if not each.repeats:
                     self._said.pop(each.number, None)
-            except (OSError, MwpyError, process.TimedOut) as error:
-                if self._said.get(each.number) != str(error):
-                    self._said[each.number] = str(error)
-                    self._say(f"entry {each.number} cannot go on now: {error}")
+            except Exception as error:
+                text = str(error) if isinstance(error, OSError | MwpyError) else traceback.format_exc()
+                if self._said.get(each.number) != text:
+                    self._said[each.number] = text
+                    self._say(f"entry {each.number} cannot go on now: {text}")
         self._oversee([each for each in mine if each.number in self._served], decision)
         for entry, run in ends:
             self._report(entry, run)
@@ -130,8 +144,6 @@ class Worker:
     def _step(self, entry: Entry, turn: Turn, now: float) -> Run | None:
         """Go on with an entry. Return how it has ended."""
         if entry.number in self._ending:
-            if not self._ending[entry.number].waiting:  # the end could not be written
-                del self._ending[entry.number]
             return None
         if turn.state is State.REPEATS:
             self._repeat(entry, now)
@@ -198,10 +210,18 @@ class Worker:
             options = ["--mw-resource-file", str(entry.resource), "--mw-run-database", str(entry.database)]
             words = [asked.python, script, "--mw-master", *options, *asked.words[1:]]
         else:
-            words = ["env", f"{QUEUED_VARIABLE}={entry.resource}", asked.python, script, *asked.words[1:]]
+            words = [asked.python, script, *asked.words[1:]]
         entry.log.mkdir(exist_ok=True)
         (entry.run_path / "jobs").mkdir(exist_ok=True, mode=0o700)
-        in_folder = ["/bin/sh", "-c", 'cd "$0" && unset MWPY_JOB && exec "$@"', str(entry.run_path), *words]
+        variable = f"{QUEUED_VARIABLE}={entry.resource}"
+        in_folder = [
+            "/bin/sh",
+            "-c",
+            'cd "$0" && unset MWPY_JOB && exec env "$@"',
+            str(entry.run_path),
+            variable,
+            *words,
+        ]
         master.start(in_folder, "master", str(entry.log))
         self._say(f"entry {entry.number} ({entry.asked.name} of {user_name(entry.uid)}) starts")
 
@@ -215,6 +235,10 @@ class Worker:
                     self._oversight.remove(entry)
                 if database is not None:
                     RunDatabase(database).report(entry.run_path / "report.html")
+                if entry.study is not None and run.state is not State.DONE:  # else it has its tables
+                    table = ["--to", str(entry.resource.with_name("results.csv"))]
+                    words = [entry.asked.python, "-m", "mwpy", "sweep", "collect", str(entry.study), *table]
+                    process.run(words, timeout_s=COLLECT_S)
             except Exception as error:  # whatever it is, the end counts
                 self._say(f"entry {entry.number} has no report, or has left jobs: {error}")
             if entry.asked.on_end:
@@ -224,8 +248,10 @@ class Worker:
                 if fault := run_at_end(entry.asked.on_end, json.dumps(summary), database, entry.run_path):
                     self._say(f"entry {entry.number}: {fault}")
                     run = replace(run, reason="; ".join(filter(None, (run.reason, fault))))
-            with suppress(OSError):  # then the next look ends it again
-                store(entry.run_path / "state.json", run)
+            while True:  # while the disk is full
+                with suppress(OSError):
+                    return store(entry.run_path / "state.json", run)
+                clock.sleep(PAUSE_S)
 
         self._masters.pop(entry.number, None)
         self._say(f"entry {entry.number} is {run.state.value}{f': {run.reason}' if run.reason else ''}")
@@ -270,8 +296,9 @@ def is_newer(path: Path, other: Path) -> bool:
 
 def _reason(outcome: Outcome) -> str:
     """How a master has ended, with its last words."""
-    lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip() and " [A] " not in line]
-    return f"{outcome.description}{f': {lines[-1]}' if lines else ''}"
+    lines = [line.rstrip() for line in outcome.stderr.splitlines() if line.strip() and " [A] " not in line]
+    causes = [line for line in lines if EXCEPTION.match(line)]
+    return f"{outcome.description}{f': {(causes or lines)[-1].strip()}' if lines else ''}"
 
 
 def locked(path: Path, what: str) -> FileLock:
@@ -343,8 +370,9 @@ def loop(lock: FileLock, look: Callable[[], float], say: Say, left: str = "what 
 
 
 def say(text: str) -> None:
-    """Print a line with the time."""
-    print(f"{clock.date(clock.wall())} {text}", flush=True)
+    """Print a line with the time. It is left out if the terminal is gone."""
+    with suppress(OSError):
+        print(f"{clock.date(clock.wall())} {text}", flush=True)
 
 
 def run(folder: Folder, options: Sequence[str], interval_s: float) -> int:
@@ -368,4 +396,7 @@ def run(folder: Folder, options: Sequence[str], interval_s: float) -> int:
             worker.step(entries, decision, now)
         return interval_s
 
-    return loop(lock, look, say)
+    try:
+        return loop(lock, look, say)
+    finally:
+        worker.leave()

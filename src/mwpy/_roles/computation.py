@@ -25,7 +25,7 @@ from mwpy._roles.submission import Calls
 from mwpy._system import clock, forks, live_line, process
 from mwpy._system.packages import module_path
 from mwpy._system.process import agent_command, count_cores, log_levels
-from mwpy._system.script import LoadedScript, mentions_main
+from mwpy._system.script import LoadedScript, mentions_main, queued
 from mwpy._transport.codec import Codec, codec_of
 from mwpy._transport.error_texts import encodable
 from mwpy._transport.local_link import LocalMasterLink
@@ -376,7 +376,9 @@ def start(
         from mwpy._roles import master_io
 
         audit = open_audit()
-        core = _new_core(options, generation, connections, audit, codec(), advice or _advice(options, slave_command))
+        core = _new_core(
+            options, generation, connections, audit, codec(), advice or _of_queue() or _advice(options, slave_command)
+        )
         if store is not None:
             read_into(core, store, options)
         if local_slaves and first is None:  # not before the file was read, because an agent gives up after some seconds
@@ -421,6 +423,11 @@ def _new_core(
         audit.write([Notice(notice)], clock.wall())
     settings = replace(_with_setup(settings, codec), log_levels=log_levels(), max_agents=room, max_open_files=files)
     return MasterCore(replace(settings, advice=advice or settings.advice))
+
+
+def _of_queue() -> str:
+    """How slaves come in a queue; empty if no queue runs this script."""
+    return "" if queued() is None else "The queue gives it slaves: `mwpy queue list` says what it waits for"
 
 
 def _advice(options: Options, slave_command: Sequence[str]) -> str:

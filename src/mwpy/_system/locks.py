@@ -70,9 +70,13 @@ class FileLock:
         text = f"process {os.getpid()} on {platform.node()}{f', which runs since {since}' if since else ''}"
         self._written = f"{text}\n"
         self._identity = _identity(os.fstat(self._fd))
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, self._written.encode(), 0)
+        except OSError:
+            os.close(self._fd)
+            raise
         _held_here[self._identity] = text
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, self._written.encode(), 0)
 
     def release(self) -> None:
         """Let another process have the lock. If the file cannot be removed, because the file system has failed, it
