@@ -403,6 +403,18 @@ def test_an_entry_that_is_removed_or_damaged_while_it_runs_ends_and_harms_no_oth
     assert "damaged: entry.json" in queue.read(damaged, "state.json")
 
 
+def test_why_no_slaves_can_be_started_is_in_the_list(queue: Queue) -> None:
+    (queue.stage.folder / "hosts").write_text("no-such-host.invalid slots=2\n")
+    queue.keep("--with", "ssh", "--hosts", queue.stage.folder / "hosts")
+    number = queue.add(APP, 1, 0)
+
+    def reason() -> str:
+        return str(queue.entries()[number]["reason"])
+
+    until(lambda: reason().startswith("no slaves can be started now: no host of "), reason)
+    assert "no-such-host.invalid: " in reason()
+
+
 def test_what_a_full_disk_has_cut_off_stops_no_other_entry(queue: Queue) -> None:
     """The file that says which process the master is is empty. The next keeper starts all the same."""
     keeper = queue.keep()

@@ -260,6 +260,8 @@ class OverseerCore:
     """How many more jobs the batch system can take, by its last list; None if it has a queue."""
     _answers: bool = False
     """Whether the batch system answered the last time."""
+    fault: str = ""
+    """Why it did not; empty if it did."""
     _listed: bool = False
     """Whether a list has arrived since the last decision."""
     _listed_at: float = 0.0
@@ -304,6 +306,7 @@ class OverseerCore:
                 self._take_list(jobs, now)
             case NotListed(reason):  # the next round comes later
                 self._listed = self._answers = False
+                self.fault = reason
                 self._begin_pause(now)
                 text = f"nothing is decided, the batch system does not answer: {reason}"
                 self._complain(None, "batch system", text, now)
@@ -500,6 +503,7 @@ class OverseerCore:
     def _take_list(self, jobs: Sequence[Job], now: float) -> None:
         """Record the list of all jobs, and ask how the missing jobs ended."""
         self._listed = self._answers = True
+        self.fault = ""
         self._listed_at = now
         self._begin_pause(now)
         self._resolve(None, "batch system", "the batch system answers again")

@@ -92,6 +92,8 @@ class Work(Struct, omit_defaults=True):
     """How many places each running entry could use."""
     has: dict[str, int] = field(default_factory=dict)
     """How many it has."""
+    fault: str = ""
+    """Why no slaves can be started now."""
 
     @property
     def used(self) -> int:

@@ -76,8 +76,9 @@ class Keeper:
         )
         for work in works.values():
             for number in work.wants:
-                if work.wants[number] and not work.has.get(number) and number in made.turns:
-                    made.turns[number] = replace(made.turns[number], reason="waits for a place")
+                if number in made.turns and (work.fault or (work.wants[number] and not work.has.get(number))):
+                    reason = f"no slaves can be started now: {work.fault}" if work.fault else "waits for a place"
+                    made.turns[number] = replace(made.turns[number], reason=reason)
         self._share(made, former, entries, works, now)
         for line in self._news(entries, former, made):
             self._folder.log({"time": clock.date(now), **line})

@@ -90,7 +90,7 @@ class Oversight:
                     0 if found.finished else max(least, missing + len(found.jobs.listed.keys() & connected))
                 )
                 has[str(each.number)] = found.jobs.occupied - len(found.jobs.drained.keys() - connected)
-        self.work = Work(True, wants, has)
+        self.work = Work(True, wants, has, self._core.fault)
 
     def remove(self, entry: Entry | None = None) -> None:
         """Remove the jobs of an entry that has ended, or all jobs of mwpy here."""
