@@ -48,7 +48,7 @@ QUICK_SIMULATION := tests/simulation/test_crashes.py tests/simulation/test_overs
 	tests/simulation/test_cluster.py::test_every_task_ends_exactly_once_despite_faults
 
 .DELETE_ON_ERROR:
-.PHONY: help venv ping check check-units check-others lint test test-long test-quick test-covered test-seeds test-mistakes test-processes test-processes-a-e test-processes-f-l test-processes-m-q test-processes-r test-processes-s-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master power bench bench-database bench-peers bench-programs bench-costs dist docs clean
+.PHONY: help venv ping check check-units check-others lint test test-long test-quick test-covered test-seeds test-mistakes test-processes test-processes-a-e test-processes-f-l test-processes-m-p test-processes-q-r test-processes-s-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master power bench bench-database bench-peers bench-programs bench-costs dist docs clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -74,7 +74,7 @@ lint: $(VENV)/installed-for-tests ## the rules and the format of ruff, and the t
 
 test: ## run everything that a change can break, with real batch systems, in ten minutes on two cores
 	@echo "eight parts run at a time; each part prints its output when it has ended"
-	$(MAKE) --jobs 8 --keep-going --output-sync=target test-condor test-batch test-processes-s-z test-processes-m-q test-processes-r \
+	$(MAKE) --jobs 8 --keep-going --output-sync=target test-condor test-batch test-processes-s-z test-processes-m-p test-processes-q-r \
 		test-processes-f-l test-processes-a-e test-quick test-seeds test-ecosystem test-documents lint
 
 test-long: ## what takes long: more seeds, kills and losses, chaos, mistakes, oldest versions, the site; about two hours
@@ -98,7 +98,7 @@ test-seeds: $(VENV)/installed-for-tests ## random histories with every kind of f
 test-mistakes: $(VENV)/installed-for-tests ## whether the simulator finds mistakes that are put into the core
 	$(NICE) $(BIN)/python -m pytest -m long tests/simulation
 
-test-processes: test-processes-a-e test-processes-f-l test-processes-m-q test-processes-r test-processes-s-z ## the tests with real processes on this machine, in five parts
+test-processes: test-processes-a-e test-processes-f-l test-processes-m-p test-processes-q-r test-processes-s-z ## the tests with real processes on this machine, in five parts
 
 test-processes-a-e: $(VENV)/installed-for-tests
 	$(BIN)/python -m pytest $(filter-out $(DOCUMENTS),$(wildcard tests/integration/test_[a-e]*.py)) --durations 40
@@ -106,11 +106,11 @@ test-processes-a-e: $(VENV)/installed-for-tests
 test-processes-f-l: $(VENV)/installed-for-tests
 	$(BIN)/python -m pytest $(filter-out $(DOCUMENTS),$(wildcard tests/integration/test_[f-l]*.py)) --durations 40
 
-test-processes-m-q: $(VENV)/installed-for-tests
-	$(BIN)/python -m pytest $(filter-out $(DOCUMENTS),$(wildcard tests/integration/test_[m-q]*.py)) --durations 40
+test-processes-m-p: $(VENV)/installed-for-tests
+	$(BIN)/python -m pytest $(filter-out $(DOCUMENTS),$(wildcard tests/integration/test_[m-p]*.py)) --durations 40
 
-test-processes-r: $(VENV)/installed-for-tests
-	$(BIN)/python -m pytest $(filter-out $(DOCUMENTS),$(wildcard tests/integration/test_r*.py)) --durations 40
+test-processes-q-r: $(VENV)/installed-for-tests
+	$(BIN)/python -m pytest $(filter-out $(DOCUMENTS),$(wildcard tests/integration/test_[q-r]*.py)) --durations 40
 
 test-processes-s-z: $(VENV)/installed-for-tests
 	$(BIN)/python -m pytest $(OTHERS:%=--ignore=%) $(DOCUMENTS:%=--ignore=%) --ignore-glob='tests/integration/test_[a-r]*.py' --durations 40

@@ -376,9 +376,7 @@ def start(
         from mwpy._roles import master_io
 
         audit = open_audit()
-        core = _new_core(
-            options, generation, connections, audit, codec(), advice or _of_queue() or _advice(options, slave_command)
-        )
+        core = _new_core(options, generation, connections, audit, codec(), advice or _advice(options, slave_command))
         if store is not None:
             read_into(core, store, options)
         if local_slaves and first is None:  # not before the file was read, because an agent gives up after some seconds
@@ -425,15 +423,12 @@ def _new_core(
     return MasterCore(replace(settings, advice=advice or settings.advice))
 
 
-def _of_queue() -> str:
-    """How slaves come in a queue; empty if no queue runs this script."""
-    return "" if queued() is None else "The queue gives it slaves: `mwpy queue list` says what it waits for"
-
-
 def _advice(options: Options, slave_command: Sequence[str]) -> str:
     """How slaves can be started; empty if nobody has said where they find the master."""
     if options.resource_file is None:
         return ""
+    if queued() is not None:
+        return "The queue gives it slaves: `mwpy queue list` says what it waits for"
     return how_to_start(shlex.join(slave_command), shlex.quote(os.path.abspath(options.resource_file)))
 
 
