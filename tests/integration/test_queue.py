@@ -243,6 +243,16 @@ def test_an_entry_over_its_limit_ends_and_says_so(queue: Queue) -> None:
     until(lambda: not masters(queue), "the end of its master")
 
 
+def test_a_sweep_that_fails_says_which_run_failed_and_how(queue: Queue) -> None:
+    study = study_in(queue.stage.folder)
+    (queue.stage.folder / "work.sh").write_text("echo square=$(($1*$1)); [ $1 -ne 3 ]\n")
+    queue.keep()
+    number = queue.add(study)
+    queue.until("failed", number)
+    assert queue.entries()[number]["reason"].startswith("exit code 1: failed: n=3: it ended with exit code 1")
+    assert "1,1\n2,4\n" in queue.read(number, "study.sweep/results.csv")
+
+
 def test_a_sweep_that_is_cancelled_has_a_table_of_what_was_done(queue: Queue) -> None:
     study = study_in(queue.stage.folder)
     (queue.stage.folder / "work.sh").write_text("echo square=$(($1*$1)); [ $1 -lt 3 ] || sleep 600\n")

@@ -44,8 +44,8 @@ PATIENCE_S = 30.0
 PAUSE_S = 1.0
 """The time between two attempts to use the folder while its file system fails, in seconds."""
 
-EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Failed|Failures|Interrupt|OutOfTime): ")
-"""How the line of a traceback begins that says what went wrong. Notes may follow it."""
+CAUSE = re.compile(r" *failed: |[A-Za-z_][\w.]*(Error|Exception|Failed|Failures|Interrupt|OutOfTime): ")
+"""How the line begins that says what went wrong, at the end of a sweep or of a traceback. Notes may follow it."""
 
 COLLECT_S = 600.0
 """How long it may take to write the table of a sweep that was ended, in seconds."""
@@ -297,7 +297,7 @@ def is_newer(path: Path, other: Path) -> bool:
 def _reason(outcome: Outcome) -> str:
     """How a master has ended, with its last words."""
     lines = [line.rstrip() for line in outcome.stderr.splitlines() if line.strip() and " [A] " not in line]
-    causes = [line for line in lines if EXCEPTION.match(line)]
+    causes = [line for line in lines if CAUSE.match(line)]
     return f"{outcome.description}{f': {(causes or lines)[-1].strip()}' if lines else ''}"
 
 
