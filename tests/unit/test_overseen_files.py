@@ -108,6 +108,21 @@ def test_a_computation_of_another_overseer_is_taken_over_at_its_end(overseen: Ov
     assert [each.name for each in second.find()] == ["a.rsc"]
 
 
+def test_a_computation_that_is_left_leaves_no_thread(overseen: Overseen, tmp_path: Path) -> None:
+    """A queue oversees thousands of them, one after the other."""
+    resource_file.write(tmp_path / "a.rsc", CONTENT)
+    before = set(threading.enumerate())
+    files = overseen([])
+    for _ in range(3):
+        files.follow([tmp_path / "a.rsc"])
+        [found] = files.find()
+        files.read(found.mark)
+        files.follow([])
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60.0)
+        assert not thread.is_alive()
+
+
 def test_a_master_that_hangs_is_not_waited_for(
     overseen: Overseen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

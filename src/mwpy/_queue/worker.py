@@ -110,7 +110,8 @@ class Worker:
         for each in mine:
             turn = decision.turns.get(str(each.number))
             if turn is None or (each.run is not None and each.run.state in ENDED):
-                self._ending.pop(each.number, None)
+                if (ending := self._ending.pop(each.number, None)) is not None:
+                    ending.close(0.0)
                 continue
             try:
                 end = self._step(each, turn, now)
@@ -248,10 +249,12 @@ class Worker:
                 if fault := run_at_end(entry.asked.on_end, json.dumps(summary), database, entry.run_path):
                     self._say(f"entry {entry.number}: {fault}")
                     run = replace(run, reason="; ".join(filter(None, (run.reason, fault))))
-            while True:  # while the disk is full
-                with suppress(OSError):
-                    return store(entry.run_path / "state.json", run)
-                clock.sleep(PAUSE_S)
+            while entry.run_path.exists():
+                try:
+                    store(entry.run_path / "state.json", run)
+                    break
+                except OSError:  # the disk is full
+                    clock.sleep(PAUSE_S)
 
         self._masters.pop(entry.number, None)
         self._say(f"entry {entry.number} is {run.state.value}{f': {run.reason}' if run.reason else ''}")

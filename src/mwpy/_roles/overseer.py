@@ -135,8 +135,9 @@ class _File:
     prune_at: float = 0.0
     """When old output files are searched next."""
 
-    def unlock(self) -> None:
-        """Let other overseers watch its computation."""
+    def close(self) -> None:
+        """Let other overseers watch its computation, and let its thread end."""
+        self.content.close()
         if self.lock is not None:
             self.lock.release()
 
@@ -160,13 +161,15 @@ class OverseenFiles:
 
     def follow(self, paths: Iterable[Path]) -> list[str]:
         """Oversee these paths from now on, and no other resource files. Return the marks of those that are left."""
-        places = {path: self._places.get(path) for path in paths}
-        self._places = {
-            path: place or _Place(Question(partial(_find, path), f"find {path}")) for path, place in places.items()
-        }
+        former, self._places = self._places, {}
+        for path in paths:
+            place = former.pop(path, None)
+            self._places[path] = place or _Place(Question(partial(_find, path), f"find {path}"))
+        for place in former.values():
+            place.find.close()
         left = [*self._files.keys() - {mark_of(path) for path in self._places}]
         for mark in left:
-            self._files.pop(mark).unlock()
+            self._files.pop(mark).close()
         return left
 
     @property
@@ -250,7 +253,7 @@ class OverseenFiles:
     def close(self) -> None:
         """Unlock the computations, so that other overseers can watch them."""
         for file in self._files.values():
-            file.unlock()
+            file.close()
 
     def _claim(self, mark: str, path: Path) -> bool:
         """Lock a computation, so that no other overseer watches it. Return False if another one already does."""
