@@ -13,7 +13,9 @@ import pytest
 from mwpy._queue.entry import Asked, Entry, Run, State, Turn
 from mwpy._queue.order import (
     Claim,
+    Places,
     Rules,
+    allot,
     decide,
     divide,
     grant,
@@ -172,6 +174,19 @@ def test_a_user_gets_places_when_others_have_given_theirs() -> None:
     assert grant({ANNA: 1, BERTA: 3}, {ANNA: 1}, {ANNA: 3}, 4) == {ANNA: 1, BERTA: 1}
     assert grant({ANNA: 1, BERTA: 3}, {ANNA: 1, BERTA: 1}, {ANNA: 1, BERTA: 1}, 4) == {ANNA: 1, BERTA: 3}
     assert grant({BERTA: 4}, {ANNA: 1, BERTA: 3}, {BERTA: 3}, 4) == {BERTA: 4}
+
+
+def test_the_places_of_users_whose_workers_are_silent_stay_theirs() -> None:
+    """Their agents may run tasks there. Others share what is left, also on the same hosts."""
+    former = Places({ANNA: 1, BERTA: 2}, {ANNA: {"b": 1}, BERTA: {"a": 2}})
+    slots = {"a": 3, "b": 1}
+    found = allot([Claim(ANNA, 0, 9)], [BERTA], {ANNA: 1}, former, slots, 99)
+    assert found == Places({ANNA: 2, BERTA: 2}, {ANNA: {"a": 1, "b": 1}, BERTA: {"a": 2}})
+    assert allot([Claim(ANNA, 0, 9)], [BERTA], {}, Places({BERTA: 3}, {}), {}, 2) == Places(
+        {ANNA: 0, BERTA: 3}, {BERTA: {}}
+    )
+    found = allot([Claim(ANNA, 0, 9), Claim(BERTA, 0, 1)], [], {ANNA: 1, BERTA: 2}, former, slots, 99)
+    assert found.counts == {ANNA: 2, BERTA: 1}, "it gives one, and two of the others are free"
 
 
 def test_slots_of_hosts_stay_with_their_users() -> None:

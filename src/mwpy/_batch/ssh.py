@@ -133,7 +133,7 @@ class HostsFile:
         self._say = say
         self._fault = ""
 
-    def has_changed(self) -> bool:
+    def read_again(self) -> bool:
         """Read it again. Return whether it says something else now."""
         former, fault = self.lines, ""
         try:
@@ -272,7 +272,7 @@ class Ssh:
 
     def _follow(self) -> None:
         """Do as the hosts file says now."""
-        if self._file.has_changed():
+        if self._file.read_again():
             known = {host.line.name: host for host in self._hosts}
             for host in self._hosts:
                 host.line = replace(host.line, slots=0)

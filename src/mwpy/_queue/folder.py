@@ -100,6 +100,12 @@ class Work(Struct, omit_defaults=True):
         """How many they have together."""
         return sum(self.has.values())
 
+    def obstacle(self, number: str) -> str:
+        """Why a running entry has no slaves; empty if it has some, or wants none."""
+        if self.fault:
+            return f"no slaves can be started now: {self.fault}"
+        return "waits for a place" if self.wants[number] and not self.has.get(number) else ""
+
 
 class Announced(Struct):
     """What a machine says that serves the queue."""
@@ -178,8 +184,9 @@ class Folder:
             UsageError: there is none, or there are several.
         """
         decision = self.decision()
-        found = [each for each in self.entries() if text in (str(each.number), each.path.name)]
-        found = found or [each for each in self.entries() if text == each.asked.name]
+        entries = self.entries()
+        found = [each for each in entries if text in (str(each.number), each.path.name)]
+        found = found or [each for each in entries if text == each.asked.name]
         if not found:
             raise UsageError(f"there is no entry {text} in {self.path}: `mwpy queue list {self.path}` shows all")
         able = [each for each in found if self.state_of(each, decision)[0] not in ENDED]

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from mwpy._batch.ssh import HostsFile
 from mwpy._queue.entry import Entry, State, Turn
 from mwpy._queue.folder import Decision, Folder, Work, beat, changed, user_name
-from mwpy._queue.order import Claim, Rules, decide, divide, grant, place
+from mwpy._queue.order import Claim, Places, Rules, allot, decide
 from mwpy._queue.worker import Worker, locked, loop, say
 from mwpy._system import clock
 from mwpy._values.errors import UsageError
@@ -76,9 +76,9 @@ class Keeper:
         )
         for work in works.values():
             for number in work.wants:
-                if number in made.turns and (work.fault or (work.wants[number] and not work.has.get(number))):
-                    reason = f"no slaves can be started now: {work.fault}" if work.fault else "waits for a place"
-                    made.turns[number] = replace(made.turns[number], reason=reason)
+                turn = made.turns.get(number)
+                if turn is not None and turn.state is State.RUNNING and (reason := work.obstacle(number)):
+                    made.turns[number] = replace(turn, reason=reason)
         self._share(made, former, entries, works, now)
         for line in self._news(entries, former, made):
             self._folder.log({"time": clock.date(now), **line})
@@ -109,37 +109,28 @@ class Keeper:
     def _share(
         self, made: Decision, former: Decision, entries: Sequence[Entry], works: dict[int, Work], now: float
     ) -> None:
-        """Decide how many places each user has, and where. A user whose worker says nothing keeps those of masters that
-        live, because their agents may run tasks."""
-        claims, kept = [], dict[int, int]()
+        """Decide how many places each user has, and where."""
+        claims, silent = [], set[int]()
         for each in entries:
             if made.turns[str(each.number)].state is State.RUNNING:
                 user = os.geteuid() if self._worker.is_mine(each) else each.uid
                 if user in works and works[user].is_known:
                     claims.append(Claim(user, each.priority, works[user].wants.get(str(each.number), 1)))
                 elif now < changed(each.resource) + MASTER_S:
-                    kept[user] = former.places.get(str(user), 0)
+                    silent.add(user)
         if self._hosts is not None:
-            self._hosts.has_changed()
+            self._hosts.read_again()
         lines = [] if self._hosts is None else self._hosts.lines
         slots = {each.name: (each.slots or 0) // made.slaves_per_job for each in lines}
         usual = (os.cpu_count() or 1) if made.system == "local" else MANY
         most = (usual if self._options.max is None else self._options.max) // made.slaves_per_job
-        if slots:
-            most = min(most, sum(slots.values()))
-        before = {int(user): hosts for user, hosts in former.hosts.items()}
-        for user in kept:
-            most = max(0, most - kept[user])
-            for host, count in before.get(user, {}).items():
-                slots[host] = max(0, slots.get(host, 0) - count)
-        used = {user: work.used for user, work in works.items() if user not in kept}
+        used = {user: work.used for user, work in works.items() if user not in silent}
         had = {int(user): count for user, count in former.places.items()}
-        granted = grant(divide(claims, most), had, used, most)
-        made.places = {str(user): count for user, count in (granted | kept).items()}
-        if lines:
-            placed = place(granted, slots, before) | {user: before.get(user, {}) for user in kept}
-            made.hosts = {str(user): hosts for user, hosts in placed.items()}
-            made.pythons = {each.name: each.python or "" for each in lines}
+        had_hosts = {int(user): hosts for user, hosts in former.hosts.items()}
+        found = allot(claims, silent, used, Places(had, had_hosts), slots, most)
+        made.places = {str(user): count for user, count in found.counts.items()}
+        made.hosts = {str(user): hosts for user, hosts in found.hosts.items()}
+        made.pythons = {each.name: each.python or "" for each in lines}
 
     def _news(self, entries: Sequence[Entry], former: Decision, made: Decision) -> list[dict[str, object]]:
         """Return what has happened since the last decision, for the log."""

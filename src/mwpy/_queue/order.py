@@ -232,6 +232,46 @@ def place(
     return placed
 
 
+@frozen
+class Places:
+    """The places of all users, by the number of the user."""
+
+    counts: dict[int, int]
+    hosts: dict[int, dict[str, int]]
+    """With hosts, how many of them on which host."""
+
+
+def allot(
+    claims: Sequence[Claim],
+    silent: Collection[int],
+    used: Mapping[int, int],
+    former: Places,
+    slots: Mapping[str, int],
+    most: int,
+) -> Places:
+    """Decide how many places each user has, and where.
+
+    Args:
+        claims: what the running entries of the other users want.
+        silent: users whose workers say nothing, although their masters live. They keep their places, because their
+            agents may run tasks.
+        used: how many places the others use.
+        former: the places that all had.
+        slots: how many places each host has; empty without hosts.
+        most: how many places there are.
+    """
+    kept = {user: former.counts.get(user, 0) for user in silent}
+    kept_hosts = {user: former.hosts.get(user, {}) for user in silent}
+    taken = Counter[str]()
+    for hosts in kept_hosts.values():
+        taken.update(hosts)
+    free = max(0, (min(most, sum(slots.values())) if slots else most) - sum(kept.values()))
+    counts = grant(divide(claims, free), former.counts, used, free)
+    left = {host: max(0, count - taken[host]) for host, count in slots.items()}
+    placed = place(counts, left, former.hosts) if slots else {}
+    return Places(counts | kept, placed | kept_hosts)
+
+
 # When an entry runs.
 
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from mwpy._batch.local import Local
 from mwpy._queue.entry import ENDED, Entry, Run, State, Turn
-from mwpy._queue.folder import LIVES_S, Decision, Folder, Work, beat, protect, store, user_name
+from mwpy._queue.folder import LIVES_S, Decision, Folder, Work, beat, changed, protect, store, user_name
 from mwpy._queue.order import last_time
 from mwpy._queue.oversight import Oversight, Say, oversight, put_hosts
 from mwpy._queue.submission import add_again, new_commits
@@ -184,7 +184,7 @@ class Worker:
         if alive:
             if why:
                 master.remove([job for job in alive if not (jobs / job / "removed").exists()])
-            elif is_newer(entry.resource, jobs / alive[-1] / "about"):
+            elif changed(entry.resource) >= changed(jobs / alive[-1] / "about"):
                 self._served.add(entry.number)
             return None
         started = sorted(jobs.glob("job-*"), key=lambda path: path.stat().st_mtime) if jobs.exists() else []
@@ -287,14 +287,6 @@ class Worker:
         if occasions:
             entry.run_path.mkdir(exist_ok=True, mode=0o750)
             store(entry.run_path / "state.json", run)
-
-
-def is_newer(path: Path, other: Path) -> bool:
-    """Whether a file exists and was written after another one."""
-    try:
-        return path.stat().st_mtime >= other.stat().st_mtime
-    except OSError:
-        return False
 
 
 def _reason(outcome: Outcome) -> str:
