@@ -74,7 +74,7 @@ OWN_MODULE_PATH = "MWPY_PYTHONPATH"
 task starts must not get the path of this one."""
 
 QUEUED_VARIABLE = "MWPY_QUEUED"
-"""The resource file of a master that a script of a queue opens, without `mwpy.main`."""
+"""The resource file of a master that a queue runs. A script without `mwpy.main`, which opens its master, uses it."""
 
 SCRIPT_VARIABLE = "MWPY_SCRIPT"
 """Gives slaves the script that they load. Its value is `LoadedScript.to_json()`."""
