@@ -100,12 +100,6 @@ class Work(Struct, omit_defaults=True):
         """How many they have together."""
         return sum(self.has.values())
 
-    def obstacle(self, number: str) -> str:
-        """Why a running entry has no slaves; empty if it has some, or wants none."""
-        if self.fault:
-            return f"no slaves can be started now: {self.fault}"
-        return "waits for a place" if self.wants[number] and not self.has.get(number) else ""
-
 
 class Announced(Struct):
     """What a machine says that serves the queue."""

@@ -77,7 +77,7 @@ class Keeper:
         for work in works.values():
             for number in work.wants:
                 turn = made.turns.get(number)
-                if turn is not None and turn.state is State.RUNNING and (reason := work.obstacle(number)):
+                if turn is not None and turn.state is State.RUNNING and (reason := _obstacle(work, number)):
                     made.turns[number] = replace(turn, reason=reason)
         self._share(made, former, entries, works, now)
         for line in self._news(entries, former, made):
@@ -148,6 +148,13 @@ class Keeper:
         present = {str(each.number) for each in entries}
         found += [{"entry": int(number), "what": "removed"} for number in former.turns if number not in present]
         return found
+
+
+def _obstacle(work: Work, number: str) -> str:
+    """Why a running entry has no slaves; empty if it has some, or wants none."""
+    if work.fault:
+        return f"no slaves can be started now: {work.fault}"
+    return "waits for a place" if work.wants[number] and not work.has.get(number) else ""
 
 
 def run(folder: Folder, options: Options, page: str | None) -> int:
