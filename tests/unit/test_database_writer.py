@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -29,6 +31,7 @@ from mwpy._database import store
 from mwpy._database.rows import LARGE_BYTES
 from mwpy._database.schema import VERSION
 from mwpy._database.store import LogSync
+from mwpy._system import clock
 from mwpy._values import records
 from mwpy._values.causes import Cause
 from mwpy._values.earlier import (
@@ -123,6 +126,23 @@ def test_a_second_master_in_the_same_process_is_refused(path: Path) -> None:
         opened(path)
     writer.close()
     opened(path).close()
+
+
+def test_a_start_waits_for_a_master_that_was_just_killed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operating system gives back the locks of a killed process one after the other."""
+    hold = "import sys; from pathlib import Path; from mwpy._system.locks import FileLock\n"
+    hold += "lock = FileLock(Path(sys.argv[1])); print('locked', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", hold, f"{path.parent}/.{path.name}.lock"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as former:
+        assert former.stdout is not None
+        assert former.stdout.readline() == b"locked\n"
+
+        def end(seconds: float) -> None:
+            former.kill()
+            former.wait()
+
+        monkeypatch.setattr(clock, "sleep", end)
+        opened(path).close()
 
 
 def test_a_symbolic_link_to_a_run_database_lets_no_second_master_in(path: Path) -> None:

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from mwpy._database.schema import APPLICATION_ID, SCHEMA, VERSION
 from mwpy._system import clock
-from mwpy._system.locks import FileLock, LockHeld, LocksUnsupported, is_network, kind_of_file_system
+from mwpy._system.locks import ENDS_S, FileLock, LockHeld, LocksUnsupported, is_network, kind_of_file_system
 from mwpy._values.errors import RunDatabaseError
 
 WAIT_S = 10.0
@@ -166,7 +166,7 @@ def lock(path: Path) -> FileLock:
         RunDatabaseError: another master has it, or the file system has no locks.
     """
     try:
-        return FileLock(path.with_name(f".{path.name}.lock"), clock.date(clock.wall()))
+        return FileLock(path.with_name(f".{path.name}.lock"), clock.date(clock.wall()), ENDS_S)
     except LockHeld as error:
         if error.is_here:
             raise RunDatabaseError(

@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 from mwpy import resource_file
 from mwpy._core.master.core import MasterCore
 from mwpy._system import clock
-from mwpy._system.locks import FileLock, LockHeld, LocksUnsupported, real_path
+from mwpy._system.locks import ENDS_S, FileLock, LockHeld, LocksUnsupported, real_path
 from mwpy._system.process import Background
 from mwpy._transport import wire
 from mwpy._transport.link import EVERYWHERE, MasterLink, candidates, ipv4_of, member_keys, server_keys
@@ -267,7 +267,8 @@ class ResourceKeeper:
         if self.path.exists() and not self.path.is_file():  # to replace a device, as /dev/null, harms the machine
             raise ResourceFileError(f"{self.path} is no regular file: give another --mw-resource-file")
         try:
-            return FileLock(self.path.with_name(f".{self.path.name}.lock"), clock.date(self.template.timestamp))
+            path = self.path.with_name(f".{self.path.name}.lock")
+            return FileLock(path, clock.date(self.template.timestamp), ENDS_S)
         except LockHeld as held:
             raise ResourceFileError(
                 f"the resource file {self.path} belongs to another master ({held}): end that master first, or give "

@@ -24,6 +24,10 @@ _HELD = (errno.EACCES, errno.EAGAIN)
 UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 """The errors of a file system without locks."""
 
+ENDS_S = 1.0
+"""How long a start waits for the lock of a process that ends, in seconds. A process that is killed gives its locks back
+one after the other, and takes some time if it has much memory. So one of them may be free when another one is not."""
+
 _held_here: dict[tuple[int, int], str] = {}
 """The files that this process has locked, by device and inode, each with its text. The operating system does not
 refuse the process that holds a lock, and would even release the lock when this process closes the file once more."""
@@ -53,6 +57,7 @@ class FileLock:
     Args:
         path: the file, which is made if it is missing. `release` removes it.
         since: when the holder began, for those that are refused; empty if it does not matter.
+        patience_s: how long to wait for another process that has the lock, in seconds.
 
     Raises:
         LockHeld: it is held, by another process or by this one.
@@ -61,12 +66,13 @@ class FileLock:
             a link could make this process overwrite any of its user's files.
     """
 
-    def __init__(self, path: Path, since: str = "") -> None:
+    def __init__(self, path: Path, since: str = "", patience_s: float = 0.0) -> None:
+        until = clock.monotonic() + patience_s
         self._path = path
-        self._fd = _lock(path)
+        self._fd = _lock(path, until)
         while not _is_at(path, self._fd):  # its holder removed it just now
             os.close(self._fd)
-            self._fd = _lock(path)
+            self._fd = _lock(path, until)
         text = f"process {os.getpid()} on {platform.node()}{f', which runs since {since}' if since else ''}"
         self._written = f"{text}\n"
         self._identity = _identity(os.fstat(self._fd))
@@ -108,8 +114,8 @@ class FileLock:
         return _is_at(self._path, self._fd) and os.pread(self._fd, 1000, 0).decode(errors="replace") == self._written
 
 
-def _lock(path: Path) -> int:
-    """Open and lock a file, and return its file descriptor."""
+def _lock(path: Path, until: float) -> int:
+    """Open and lock a file, and return its file descriptor. Try again until a point of time."""
     if path.exists() and (holder := _held_here.get(_identity(path.stat()))) is not None:
         raise LockHeld(holder, is_here=True)
     if path.is_symlink():
@@ -120,6 +126,9 @@ def _lock(path: Path) -> int:
     except OSError as error:
         holder = os.pread(fd, 1000, 0).decode(errors="replace").strip()
         os.close(fd)
+        if error.errno in _HELD and clock.monotonic() < until:
+            clock.sleep(PAUSE_S)
+            return _lock(path, until)
         if error.errno in _HELD:
             raise LockHeld(holder) from error
         if error.errno in UNSUPPORTED:
