@@ -290,3 +290,50 @@ def test_a_map_of_results_says_if_all_items_failed(stage: Stage) -> None:
     [line] = [line for line in ended.err.splitlines() if "items of the map" in line]
     assert line.startswith("mwpy: all 2 items of the map of <lambda> failed, the first one with TypeError: ")
     assert "mw.starmap_results passes its parts" in line
+
+
+SETTINGS = """
+import logging, os, sys
+from pathlib import Path
+import mwpy
+
+RATES = {"a": 1}
+HERE = Path(__file__).parent
+CACHE, count, log = {}, 0, logging.getLogger()
+
+class Options:
+    rate = 1
+
+def scale(x):
+    global count
+    count += 1
+    log.debug(HERE)
+    return CACHE.setdefault(x, RATES["a"] * Options.rate * x)
+
+def again(x):
+    return len(CACHE) + RATES["a"]
+
+def main():
+    RATES["a"] = 10
+    Options.rate = 10
+    with mwpy.open(slaves=2) as mw:
+        print(list(mw.map(scale, [1, 2])), [*mw.map(again, [1])] > [1])
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_settings_that_only_the_master_has_changed_are_named_once(stage: Stage) -> None:
+    """What tasks have changed since, what each slave sets by `global`, and places of files are no mistakes."""
+    (stage.folder / "script.py").write_text(SETTINGS)
+    ended = stage.run("", program=[sys.executable, "script.py"])
+    assert ended.out == "[1, 2] True\n"
+    [line] = ended.err.splitlines()
+    assert line.startswith("mwpy: scale uses Options, RATES, and slaves have other values of them than the master: ")
+
+
+def test_settings_without_a_change_are_not_named(stage: Stage) -> None:
+    same = SETTINGS.replace('RATES["a"] = 10', "").replace("Options.rate = 10", "")
+    (stage.folder / "script.py").write_text(same)
+    assert stage.run("", program=[sys.executable, "script.py"]).err == ""

@@ -7,14 +7,16 @@ import importlib
 import linecache
 import os
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from mwpy._system.own_code import differences, used_by
+from mwpy._system.own_code import differences, other_values, used_by
 from mwpy._values.algorithm import Initialized
 from mwpy._values.code import code_of
 from mwpy._values.messages import ModuleCode
@@ -131,6 +133,50 @@ def _code(
 ) -> dict[str, ModuleCode]:
     """What a new process would find that a function uses."""
     return used_by(function, by_value, sources=sources or Sources()).code
+
+
+def _other_values(load: Load, change: Callable[[Any], object]) -> list[str]:
+    """Change something in the master, and return what is named by another process."""
+    app = load(FILES)
+    change(app)
+    theirs = _code(app.f)
+    load(FILES)
+    compared: set[tuple[str, str]] = set()
+    found = other_values(theirs, compared)
+    assert other_values(theirs, compared) == [], "each variable is compared once, because tasks may change it"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda app: None, []),
+        (lambda app: app.TABLE.update(b=1), ["TABLE of own_app"]),
+        (lambda app: setattr(app, "RATE", 3), ["RATE of own_app"]),
+        (lambda app: setattr(app, "UNUSED", 3), []),
+        (lambda app: setattr(app.own_helpers, "FACTOR", 4), ["FACTOR of own_helpers"]),
+        (lambda app: setattr(app.own_helpers.Base, "KIND", "other"), ["Base of own_app"]),
+        (lambda app: setattr(app.MODEL, "rate", 1), ["MODEL of own_app"]),
+        (lambda app: setattr(app.MODEL, "lock", threading.Lock()), []),
+        (lambda app: setattr(app, "RATE", str(Path.cwd() / "data")), ["RATE of own_app"]),
+        (lambda app: app.TABLE.update(b=[*range(20_000)]), []),
+        (lambda app: app.TABLE.update(b=np.arange(3)), ["TABLE of own_app"]),
+        (lambda app: app.TABLE.update(b=np.arange(1_000_000)), []),
+    ],
+)
+def test_values_that_only_the_master_has_changed_are_named(
+    load: Load, change: Callable[[Any], object], found: list[str]
+) -> None:
+    """Large values and those without a structure are not compared."""
+    assert _other_values(load, change) == found
+
+
+def test_a_value_that_names_the_place_of_a_process_may_differ(load: Load) -> None:
+    assert _other_values(load, lambda app: None) == []
+    texts = {**FILES, "own_app": APP.replace("RATE = 2", 'RATE = __import__("os").getcwd()')}
+    theirs = _code(load(FILES).f)
+    load(texts)
+    assert other_values(theirs, set()) == []
 
 
 def _differences(load: Load, changed: dict[str, str]) -> list[str]:
@@ -267,7 +313,7 @@ def test_a_value_that_differs_between_processes_is_no_other_code(load: Load) -> 
     module = load(FILES)
     theirs = _code(module.f)
     module.RATE, module.TABLE["a"] = 7, 8
-    assert _code(module.f) == theirs
+    assert [each.parts for each in _code(module.f).values()] == [each.parts for each in theirs.values()]
 
 
 def test_the_helpers_of_a_function_by_value_count(load: Load) -> None:

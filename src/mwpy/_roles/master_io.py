@@ -170,6 +170,7 @@ class MasterIo:
         self.unread_maps = 0
         """How many maps were closed before somebody asked for a value."""
         self.handled_log_bytes = 0
+        self.said_by_slaves: set[str] = set()
         """About how many bytes of records of `logging` were handled. It is changed while `submitting` is held."""
         self.holds_back = False
         """Whether the core holds tasks back until the algorithm fetches results. Wake the link when it does."""

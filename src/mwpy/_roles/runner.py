@@ -35,7 +35,7 @@ from mwpy._core.holding import count_of, take_named
 from mwpy._system import memory, time_left
 from mwpy._system.clock import monotonic
 from mwpy._system.offers import Part
-from mwpy._system.own_code import differences
+from mwpy._system.own_code import differences, other_values
 from mwpy._system.packages import undisturbed
 from mwpy._system.time_left import Surroundings
 from mwpy._transport import shared_objects, wire
@@ -53,12 +53,21 @@ from mwpy._transport.codec import (
 from mwpy._transport.error_texts import describe_error
 from mwpy._transport.shared_objects import LOADED
 from mwpy._values import groups, messages
-from mwpy._values.algorithm import PYTHON, find, missing_module
+from mwpy._values.algorithm import PYTHON, REGISTRY, find, missing_module
 from mwpy._values.bounds import MAX_NAME, MAX_REASON, MAX_TASKS, Buffer, SlaveId, TaskId, shortened
 from mwpy._values.errors import AlgorithmUnavailable, EndIsNear, ExitCode, UsageError
 from mwpy._values.groups import ARGUMENTS, ROWS
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, Encoded, as_encoded, encode_entries
-from mwpy._values.messages import MAX_LEVEL, MAX_PATH, MAX_ROWS, LoadFailure, Logged, LogRow, size_of_records
+from mwpy._values.messages import (
+    MAX_LEVEL,
+    MAX_PATH,
+    MAX_ROWS,
+    LoadFailure,
+    Logged,
+    LogRow,
+    ModuleCode,
+    size_of_records,
+)
 from mwpy._values.phrases import first_of
 from mwpy._values.requires import Given
 from mwpy._values.shares import SharedObject
@@ -265,6 +274,8 @@ class LoadedAlgorithms:
     loaded: dict[int, Callable[..., Any] | Unavailable] = Factory(dict)
     """Their functions, or why they cannot run here."""
     names: dict[int, str] = Factory(dict)
+    code: dict[int, Mapping[str, ModuleCode]] = Factory(dict)
+    """What those use of the user's modules of which no task has run."""
     _packed: dict[int, tuple[messages.AlgorithmDefinition, Buffer]] = Factory(dict)
     """Those by value that were not used yet. Each is unpickled before its first task, because most slaves of an agent
     never run most of them."""
@@ -274,7 +285,7 @@ class LoadedAlgorithms:
     def define(self, message: messages.Algorithms, payload: Sequence[Buffer]) -> None:
         """Take over definitions, and forget what the master has forgotten."""
         for number in message.forgotten:
-            for table in self.loaded, self._packed, self.names:
+            for table in self.loaded, self._packed, self.names, self.code:
                 table.pop(number, None)
         if message.forgotten and self._unpacked > GARBAGE_BYTES:
             self._unpacked = 0
@@ -282,6 +293,7 @@ class LoadedAlgorithms:
         pickles = iter(payload)
         for definition in message.definitions:
             self.names[definition.number] = definition.name
+            self.code[definition.number] = definition.code
             if definition.reference:
                 self.loaded[definition.number] = load_algorithm(definition, None)
             else:
@@ -298,7 +310,7 @@ class LoadedAlgorithms:
     def forget_all(self) -> str:
         """Another generation of the master defines its own. Return a file that was edited since it was loaded, if there
         is one."""
-        for table in self.loaded, self._packed, self.names:
+        for table in self.loaded, self._packed, self.names, self.code:
             table.clear()
         return SOURCES.edited()
 
@@ -754,6 +766,10 @@ class TaskLogs:
         if threading.get_ident() == self._thread and self._sends.take(1, now):
             self.send()
 
+    def say(self, text: str) -> None:
+        """Say something to the user of the master, whatever the levels of its loggers."""
+        self.note(logging.LogRecord("mwpy", logging.WARNING, __file__, 0, text, None, None))
+
     def _row(self, record: logging.LogRecord) -> LogRow:
         return LogRow(
             self._tasks.running if self.algorithm else 0,
@@ -832,6 +848,8 @@ class TaskRunner:
         """When to measure the memory of this process again."""
         self._codec = codec
         self._algorithms = LoadedAlgorithms()
+        self._compared: set[tuple[str, str]] = set()
+        """The modules and names of variables whose values were compared with the master's."""
         self._shares: dict[str, SharedObject] = {}
         """The shared objects that the agent has given to this slave, by digest."""
         self._waiting: deque[WaitingTasks] = deque()
@@ -957,9 +975,21 @@ class TaskRunner:
             function = self._algorithms.unpack(span.number)
             if isinstance(function, Unavailable):
                 return self._refuse(span, function)
+        if span.number in self._algorithms.code:
+            self._compare_values(self._algorithms.code.pop(span.number))
         ran = self._run_blocks(span, *_prepared(function, span, most))
         self.completed += ran
         return ran
+
+    def _compare_values(self, code: Mapping[str, ModuleCode]) -> None:
+        """Say which values that the next task uses are different here, unless an earlier task or a slave algorithm may
+        have changed them."""
+        if not REGISTRY.slaves and (other := other_values(code, self._compared)):
+            self._logs.say(
+                f"mwpy: {self._logs.algorithm} uses {first_of(other, len(other))}, and slaves have other values of "
+                f"them than the master: each process loads the script and its modules itself, so later changes of the "
+                f"master do not count. If tasks need the master's values, pass them as arguments"
+            )
 
     def _run_blocks(
         self, span: WaitingTasks, function: Callable[..., Any], calls: Sequence[Any], are_rows: bool

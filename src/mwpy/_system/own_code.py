@@ -10,7 +10,12 @@ one of each function, class and variable of the module that is reached by names.
 first, because equal files are the usual case. Only if a file differs does it compare the parts, so that an edit
 elsewhere in the file does not matter.
 
-Values do not count, because they may differ between processes for good reasons. What cannot be followed: names that
+Values do not count, because they may differ between processes for good reasons. But tasks that use a setting which only
+the master has changed, for example by its command line, give wrong results without notice. So a definition also has
+digests of the values that a function uses of its modules, and a slave says which of its own differ (`other_values`).
+Each is compared before the first task that may change it. What a function assigns by `global` is each process's own.
+
+What cannot be followed: names that
 exist only as texts, functions in containers, and what methods of unknown objects use.
 """
 
@@ -29,10 +34,20 @@ from msgspec import Struct
 
 from mwpy._system.script import MAIN, finds, is_same
 from mwpy._values.algorithm import Initialized
-from mwpy._values.functions import NotLoaded, Use, module_of, qualname_of, use_of, uses_of
+from mwpy._values.functions import (
+    NotLoaded,
+    Use,
+    is_data,
+    module_of,
+    names_assigned_in,
+    qualname_of,
+    use_of,
+    uses_of,
+)
 from mwpy._values.installed import MWPY, PYTHON, home_of, is_interactive, is_own, versions
 from mwpy._values.messages import ModuleCode
 from mwpy._values.sources import SOURCES, Sources, Text
+from mwpy._values.structure import NoStructure, digest_of
 
 
 class Used(Struct, frozen=True):
@@ -71,7 +86,11 @@ def used_by(
     return Used(
         {name: version for name, version in packages.items() if version},
         own,
-        {name: ModuleCode(text.digest, walk.parts[name]) for name, text in files.items() if text is not None},
+        {
+            name: ModuleCode(text.digest, walk.parts[name], walk.values_of(name))
+            for name, text in files.items()
+            if text is not None
+        },
     )
 
 
@@ -91,6 +110,63 @@ def differences(theirs: Mapping[str, ModuleCode], sources: Sources = SOURCES) ->
         for part, digest in theirs[name].parts.items()
         if _differs(text, part, digest)
     ]
+
+
+def other_values(theirs: Mapping[str, ModuleCode], compared: set[tuple[str, str]]) -> list[str]:
+    """Return the variables and classes that have other values here than on the master.
+
+    A value that contains the place of a process, such as the folder of the script, may differ.
+
+    Args:
+        theirs: what a function uses on the master.
+        compared: the modules and names of those that were compared before. The new ones are added.
+    """
+    places = {os.getcwd(), os.path.dirname(getattr(sys.modules[MAIN], "__file__", None) or ""), os.uname().nodename}
+    differing: list[str] = []
+    for module, code in theirs.items():
+        own = vars(sys.modules[module]) if module in sys.modules else {}
+        names = {name for name in code.values.keys() & own.keys() if (module, name) not in compared}
+        compared |= {(module, name) for name in names}
+        for name in names:
+            digest = _digest(own[name])
+            if digest not in ("", code.values[name]) and not any(place in repr(own[name]) for place in places - {""}):
+                differing.append(f"{name} of {module}" if module != MAIN else name)
+    return sorted(differing)
+
+
+MOST_OBJECTS = 10_000
+"""A value with more objects is not compared, because a digest of it may take long. Eight bytes count as one."""
+
+
+def _digest(value: object) -> str:
+    """Return the digest of a value that processes are expected to have in common; empty for all others."""
+    if isinstance(value, type):
+        members = {name: each for name, each in vars(value).items() if not name.startswith("__")}
+        value = {name: each for name, each in members.items() if is_data(type(each))}
+    waiting, count = [value], 0
+    while waiting and count < MOST_OBJECTS:
+        each: Any = waiting.pop()
+        count += 1
+        if isinstance(each, dict):
+            waiting += [*each, *each.values()] if len(each) < MOST_OBJECTS else [None] * MOST_OBJECTS
+        elif isinstance(each, list | tuple | set | frozenset):
+            waiting += each if len(each) < MOST_OBJECTS else [None] * MOST_OBJECTS
+        elif isinstance(each, str | bytes | bytearray):
+            count += len(each) // 8
+        elif not is_data(type(each)):
+            home = type(each).__module__
+            if home == "numpy":
+                count += each.nbytes // 8
+            elif isinstance(each, type) or callable(each) or not is_own(home):
+                return ""
+            else:
+                waiting.append(getattr(each, "__dict__", None))
+    if waiting or count >= MOST_OBJECTS:
+        return ""
+    try:
+        return digest_of(value).hex()
+    except NoStructure:
+        return ""
 
 
 def _differs(text: Text, part: str, digest: str) -> bool:
@@ -124,6 +200,10 @@ class _Walk:
     """The digest of each part, by module."""
     modules: dict[str, None] = Factory(dict)
     """The modules of everything that is used and does not travel with the function."""
+    _values: dict[str, set[str]] = Factory(dict)
+    """The variables and classes that do not travel with the function, by module."""
+    _assigned: set[tuple[str, str]] = Factory(set)
+    """The modules and names of variables that functions assign."""
     _waiting: list[tuple[FunctionType | type, bool]] = Factory(list)
     """The functions and classes that were not followed, and whether each travels with the function."""
     _seen: dict[object, object] = Factory(dict)
@@ -134,6 +214,12 @@ class _Walk:
         while self._waiting:
             thing, travels = self._waiting.pop()
             self._follow(uses_of(thing), travels)
+
+    def values_of(self, module: str) -> dict[str, str]:
+        """Return the digests of the values that are used of a module, without those that the functions assign."""
+        own = vars(sys.modules[module]) if module in sys.modules else {}
+        names = (each for each in sorted(self._values.get(module, ())) if (module, each) not in self._assigned)
+        return {name: digest for name in names if name in own and (digest := _digest(own[name]))}
 
     def with_imports(self, by_value: bool) -> list[str]:
         """Add what the modules of the user import, and return their names without the script."""
@@ -178,6 +264,8 @@ class _Walk:
 
     def _add_thing(self, thing: FunctionType | type, travels: bool) -> None:
         module, name = module_of(thing), qualname_of(thing)
+        if isinstance(thing, FunctionType):
+            self._assigned |= {(module, each) for each in names_assigned_in(thing.__code__)}
         if module == MAIN:
             travels = self._found == {} or (travels and not finds(thing, self._found))
         else:
@@ -199,6 +287,7 @@ class _Walk:
                 with_it = module == MAIN and not is_same(name, space.get(name), self._found)
                 if not with_it:
                     self._note(module, name)
+                    self._values.setdefault(module, set()).add(name)
             self.add(use.value, with_it)
 
     def _note(self, module: str, name: str) -> None:

@@ -212,12 +212,13 @@ def _of_class(kind: type) -> Iterator[Use]:
         hidden = issubclass(kind, Enum) or (name.startswith("__") and name.endswith("__")) or name == "_abc_impl"
         # the source of a class in a function does not say what it has made of the function's variables
         is_made = "<locals>" in kind.__qualname__ and not functions
-        if not hidden and (isinstance(value, type) or _is_data(type(value)) or is_made):
+        if not hidden and (isinstance(value, type) or is_data(type(value)) or is_made):
             yield Use("attribute", name, value)
     yield from (Use("base", str(place), base) for place, base in enumerate((type(kind), *kind.__bases__)))
 
 
-def _is_data(kind: type) -> bool:
+def is_data(kind: type) -> bool:
+    """Whether attributes of this type count by their value."""
     return kind in _DATA or kind.__module__.partition(".")[0] in _MODULES_OF_DATA
 
 

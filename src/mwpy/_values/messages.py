@@ -546,6 +546,8 @@ class ModuleCode(Struct, frozen=True):
     """Digest of the text of the whole module."""
     parts: dict[str, str]
     """Digests of the functions, classes and variables that it uses."""
+    values: dict[str, str] = field(default_factory=dict)
+    """Digests of the master's values of variables and classes that it uses, and of which each slave has its own."""
 
 
 class AlgorithmDefinition(Struct, frozen=True):
