@@ -70,7 +70,7 @@ BUILT_ON_PUBLIC_NAMES = ("sweep", "page")
 """Folders that use mwpy as its users do: they import public names only, and anything from outside. `mwpy` itself offers
 some of their names, and imports them when they are used."""
 
-PROGRAMS = ("_batch._ssh_host",)
+PROGRAMS = ("_batch._host",)
 """Sources that are sent to hosts without mwpy and run there. They import nothing from mwpy."""
 
 EVERYWHERE = ("attrs", "msgspec.Struct", "msgspec.Meta", "msgspec.field", "msgspec.structs")

@@ -237,7 +237,7 @@ def test_a_hosts_file_may_change_at_any_time(edge: Callable[..., Edge], launch: 
     assert it.free_places(1) == 1
     it.jobs()
     [said] = it.said
-    assert said.endswith("leave after their tasks. Until then, its former content counts")
+    assert said.endswith("write HOST [slots=N] [python=PATH]. Until then, its former content counts")
     it.remove([on_first])
     until(lambda: [host.line.name for host in it._hosts if it.jobs()] == ["node2"], "one host")
 

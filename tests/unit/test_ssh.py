@@ -6,13 +6,12 @@ import hashlib
 import io
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-from mwpy._batch import BatchUnavailable, Launch, _ssh_host
-from mwpy._batch.ssh import HostLine, Ssh, _app_of, _Host, read_hosts
+from mwpy._batch import BatchUnavailable, Launch, _host
+from mwpy._batch.ssh import HostLine, Ssh, _Host, read_hosts
 from mwpy._values.errors import UsageError
 from mwpy._values.jobs import Job, JobState
 
@@ -31,13 +30,12 @@ def test_a_hosts_file_names_hosts_with_slots_and_interpreters(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("ok\n-oProxyCommand=x", "line 2: -oProxyCommand=x is not a host: write HOST"),
-        ("slots=3", "line 1: slots=3 is not a host"),
-        ("../a", r"line 1: \.\./a is not a host"),
-        ("a slots=-1", "line 1: slots=-1 must be a whole number"),
-        ("a slots=many", "line 1: slots=many must be a whole number"),
-        ("a slots", "line 1: slots is not understood: write slots=N or python=PATH"),
-        ("a color=red", "line 1: color=red is not understood"),
+        ("ok\n-oProxyCommand=x", "line 2: -oProxyCommand=x is not understood: write HOST"),
+        ("slots=3", "line 1: slots=3 is not understood"),
+        ("../a", r"line 1: \.\./a is not understood"),
+        ("a slots=-1", "line 1: a slots=-1 is not understood"),
+        ("a slots", "line 1: a slots is not understood"),
+        ("a color=red", "line 1: a color=red is not understood"),
         ("a\n\na slots=2", "line 3: a is there already: give it more slots"),
         ("# none", "names no host: write a line `HOST slots=N` for each"),
     ],
@@ -55,15 +53,6 @@ def test_a_fault_in_a_hosts_file_is_reported_in_one_line_with_its_place(tmp_path
 def test_a_missing_hosts_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read the hosts file .*none: .*No such file"):
         read_hosts(tmp_path / "none")
-
-
-def test_the_application_is_the_program_or_the_argument_of_an_interpreter(tmp_path: Path) -> None:
-    """A module (`-m`) has no file to copy."""
-    app = tmp_path / "app.pex"
-    app.touch()
-    assert _app_of([str(app), "--mw-slave"]) == 0
-    assert _app_of(["/usr/bin/python3", str(app), "--mw-slave"]) == 1
-    assert _app_of([sys.executable, "-m", "mwpy", "--mw-slave"]) is None
 
 
 def test_without_ssh_every_call_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +73,7 @@ def ask_host(payload: bytes = b"", **request: object) -> None:
     """Do on this machine what a call would do on a host."""
     umask = os.umask(0)
     try:
-        _ssh_host.main(io.BytesIO(json.dumps({"host": "h", **request}).encode() + b"\n" + payload))
+        _host.main(io.BytesIO(json.dumps({"host": "h", **request}).encode() + b"\n" + payload))
     finally:
         os.umask(umask)
 
@@ -92,9 +81,9 @@ def ask_host(payload: bytes = b"", **request: object) -> None:
 def start(content: bytes, *jobs: str, sent: bool = True) -> str:
     """Start jobs of a copied application. Return its digest."""
     digest = hashlib.sha256(content).hexdigest()
-    app = {"index": 0, "path": "/none/app", "digest": digest, "sent": sent}
-    rest = {"mark": "m", "slaves": 1, "command": ["app"], "cwd": "/", "resource_size": 0}
-    ask_host(content if sent else b"", do="start", jobs=jobs, app=app, **rest)
+    about = {"mark": "m", "slaves": 1, "app": digest}
+    rest = {"command": [_host.APPLICATION], "cwd": "/", "resource_size": 0}
+    ask_host(content if sent else b"", do="start", jobs=jobs, about=about, app="/none/app", sent=sent, **rest)
     return digest
 
 

@@ -3,15 +3,15 @@ hosts.
 
 A hosts file lists the hosts and how many slaves each may have. It may change at any time: a host that is not named any
 more gets no more jobs, and those that run there leave after their tasks. One call per host, to all hosts at once,
-returns the jobs that are alive there (`_ssh_host`). So an overseer finds its running jobs again after a restart. There
+returns the jobs that are alive there (`_host`). So an overseer finds its running jobs again after a restart. There
 is no queue: a job starts when it is submitted, or is not taken.
 
 When a host does not answer, this is reported once. Its slots then do not count, and it is called again after growing
 pauses. For a while its jobs are assumed to run, because a short break of the network ends no job. After that they count
 as lost. If the host comes back with these jobs, they are in the list again.
 
-The application is used in place if the host sees the same file at the same path. Otherwise it is copied, once to each
-home directory. The resource file is copied at every start.
+The application is the program of the command, or the file after a Python. It is used in place if the host sees the same
+file at the same path. Otherwise it is copied, once to each home directory. The resource file is copied at every start.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import hashlib
 import inspect
 import json
 import os
+import re
 import secrets
 import shlex
 import sys
@@ -29,13 +30,14 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from attrs import Factory, define, evolve
+from attrs import Factory, define
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mwpy._batch import BatchUnavailable, Launch, _ssh_host
+from mwpy._batch import BatchUnavailable, Launch, _host
+from mwpy._batch.local import job_of, outcome_of
 from mwpy._system import clock, process
-from mwpy._values.errors import UsageError, returncode_of_shell
+from mwpy._values.errors import UsageError
 from mwpy._values.jobs import End, Job, JobState, Outcome
 
 CALL_S = 60.0
@@ -59,7 +61,7 @@ BELIEVED_S = 60.0
 
 KEPT_OUTCOMES = 10_000
 
-SOURCE = inspect.getsource(_ssh_host).encode()
+SOURCE = inspect.getsource(_host).encode()
 
 
 class HostLine(Struct, frozen=True):
@@ -71,6 +73,10 @@ class HostLine(Struct, frozen=True):
     """How many slaves the host may have; None for one per core."""
     python: str | None = None
     """The host's Python. If it is None, calls use `python3`, and the agent uses the Python of the command."""
+
+
+LINE = re.compile(r"([^-=/\s][^=/\s]*)((?:\s+(?:slots=\d+|python=\S+))*)", re.ASCII)
+"""A line of the hosts file."""
 
 
 def read_hosts(path: str | Path) -> list[HostLine]:
@@ -85,33 +91,19 @@ def read_hosts(path: str | Path) -> list[HostLine]:
         raise UsageError(f"cannot read the hosts file {path}: {error}") from error
     hosts: dict[str, HostLine] = {}
     for number, line in enumerate(lines, 1):
-        words = line.partition("#")[0].split()
-        if words:
-            try:
-                host = _host(words)
-                if host.name in hosts:
-                    raise ValueError(f"{host.name} is there already: give it more slots instead")
-            except ValueError as error:
-                raise UsageError(f"{path}, line {number}: {error}") from None
-            hosts[host.name] = host
+        text = line.partition("#")[0].strip()
+        found = LINE.fullmatch(text)
+        if text and found is None:
+            raise UsageError(f"{path}, line {number}: {text} is not understood: write HOST [slots=N] [python=PATH]")
+        if found is not None and found[1] in hosts:
+            raise UsageError(f"{path}, line {number}: {found[1]} is there already: give it more slots instead")
+        if found is not None:
+            settings = dict(word.split("=", 1) for word in found[2].split())
+            slots = int(settings["slots"]) if "slots" in settings else None
+            hosts[found[1]] = HostLine(found[1], slots, settings.get("python"))
     if not hosts:
         raise UsageError(f"the hosts file {path} names no host: write a line `HOST slots=N` for each")
     return list(hosts.values())
-
-
-def _host(words: Sequence[str]) -> HostLine:
-    name, settings = words[0], {}
-    if name.startswith("-") or "=" in name or "/" in name:
-        raise ValueError(f"{name} is not a host: write HOST [slots=N] [python=PATH]")
-    for word in words[1:]:
-        key, equals, value = word.partition("=")
-        if key not in ("slots", "python") or not equals or not value:
-            raise ValueError(f"{word} is not understood: write slots=N or python=PATH")
-        settings[key] = value
-    slots = settings.get("slots", "1")
-    if not slots.isdecimal():
-        raise ValueError(f"slots={slots} must be a whole number; with 0, jobs that run there leave after their tasks")
-    return HostLine(name, int(slots) if "slots" in settings else None, settings.get("python"))
 
 
 class HostsFile:
@@ -160,8 +152,8 @@ class _Host:
     placed: dict[str, Job] = Factory(dict)
     to_stop: dict[str, None] = Factory(dict)
     """Jobs that the host must stop at the next call that it answers."""
-    home: str = ""
     cores: int = 0
+    """How many it has; 0 until it has answered."""
     failures: int = 0
     """How many calls in a row it did not answer."""
     fault: str = ""
@@ -213,12 +205,11 @@ class Ssh:
 
     def submit(self, launch: Launch, count: int) -> list[str]:
         """Start jobs, each on the host with the most free slots; only as many as there are free places."""
-        if not any(host.home for host in self._hosts):
+        if not any(host.cores for host in self._hosts):
             self._look(self._hosts)
         self._require_a_host()
         if max(host.slots for host in self._hosts) < launch.slaves:
             raise BatchUnavailable(f"no host of {self._path} has {launch.slaves} slots, which one job needs")
-        start = _Start(launch)
         jobs_by_host: dict[_Host, list[str]] = {}
         for _ in range(count):
             host = max(self._hosts, key=lambda host: host.free(launch.avoided))
@@ -230,7 +221,7 @@ class Ssh:
         if not jobs_by_host:
             avoided = f", apart from {', '.join(launch.avoided)}" if launch.avoided else ""
             raise BatchUnavailable(f"no host of {self._path} has {launch.slaves} free slots now{avoided}")
-        self._start(start, jobs_by_host)
+        self._start(launch, jobs_by_host)
         return [job for jobs in jobs_by_host.values() for job in jobs]
 
     def free_places(self, slaves: int) -> int:
@@ -298,11 +289,10 @@ class Ssh:
         return {"do": "look", "stop": list(host.to_stop), "known": list(host.placed)}, b""
 
     def _take_answer(self, host: _Host, answer: dict[str, Any]) -> None:
-        host.home, host.cores, host.to_stop = answer["home"], answer["cores"], {}
-        living: dict[str, dict[str, Any]] = answer["living"]
-        host.placed = {job: _placed(job, report, host.line.name) for job, report in living.items()}
+        host.cores, host.to_stop = answer["cores"], {}
+        host.placed = {job: job_of(job, report, host.line.name) for job, report in answer["living"].items()}
         for job, report in answer["ended"].items():
-            self._keep(job, evolve(_outcome(report), host=host.line.name))
+            self._keep(job, outcome_of(report, host.line.name))
 
     def _keep(self, job: str, outcome: Outcome) -> None:
         self._ended[job] = outcome
@@ -316,20 +306,46 @@ class Ssh:
 
     # ---- starting -------------------------------------------------------------------------------------------
 
-    def _start(self, start: _Start, jobs_by_host: dict[_Host, list[str]]) -> None:
-        """Start jobs on hosts. If the application is missing, send it to one host of each home directory first."""
+    def _start(self, launch: Launch, jobs_by_host: dict[_Host, list[str]]) -> None:
+        """Start jobs on hosts. An application that is missing is sent to one of them, then to two, and so on: those
+        that share a home directory need it once."""
+        words = launch.bare_command(_host.RESOURCE)
+        first = 1 if os.path.basename(words[0]).startswith("python") else 0
+        app = os.path.abspath(words[first]) if os.path.isfile(words[first]) else ""
+        try:
+            resource = Path(launch.resource_path).read_bytes()
+            content = Path(app).read_bytes() if app else b""
+        except OSError as error:
+            raise BatchUnavailable(f"no job can be started: {error}") from error
+        if app:
+            words[first] = _host.APPLICATION
+        digest = hashlib.sha256(content).hexdigest() if app else ""
 
-        def start_on(hosts: Sequence[_Host], *, send: bool) -> list[_Host]:
+        def question(host: _Host, send: bool) -> tuple[dict[str, Any], bytes]:
+            command = list(words)
+            if host.line.python is not None:
+                command[: first if app else 1] = [host.line.python]
+            request = {
+                "do": "start",
+                "jobs": jobs_by_host[host],
+                "about": {"mark": launch.mark, "slaves": launch.slaves, "app": digest},
+                "command": launch.after_prologue(command),
+                "app": app,
+                "sent": send,
+                "cwd": os.getcwd(),
+                "resource_size": len(resource),
+            }
+            return request, resource + (content if send else b"")
+
+        def start_on(hosts: Sequence[_Host], send: bool) -> list[_Host]:
             """Return the hosts that lack the application."""
-            answers = self._call(hosts, lambda host: start.question(host.line, jobs_by_host[host], send))
+            answers = self._call(hosts, lambda host: question(host, send))
             return [host for host, answer in zip(hosts, answers, strict=True) if answer and answer["missing"]]
 
-        lacking = start_on(list(jobs_by_host), send=False)
-        first = {host.home: host for host in lacking}
-        others = [host for host in lacking if host not in first.values()]
-        still_lacking = start_on(list(first.values()), send=True) + others
-        for host in start_on(still_lacking, send=False):
-            self._lose(host, "it has lost the application that was copied to it")
+        lacking, at_once = start_on(list(jobs_by_host), False), 1
+        while lacking:
+            start_on(lacking[:at_once], True)
+            lacking, at_once = start_on(lacking[at_once:], False), 2 * at_once
 
     # ---- calling --------------------------------------------------------------------------------------------
 
@@ -364,8 +380,8 @@ class Ssh:
         except OSError as error:
             return f"ssh cannot be run: {error.strerror}"
         for text in ran.out.splitlines():
-            if text.startswith(_ssh_host.ANSWER):
-                answer: dict[str, Any] = json.loads(text.removeprefix(_ssh_host.ANSWER))
+            if text.startswith(_host.ANSWER):
+                answer: dict[str, Any] = json.loads(text.removeprefix(_host.ANSWER))
                 return answer
         remedy = "; name its Python with python=PATH in the hosts file" if ran.returncode in (126, 127) else ""
         return f"{ran.last_complaint}{remedy}"
@@ -377,66 +393,3 @@ class Ssh:
             self._say(f"host {host.line.name} cannot be used: {fault}; it is called again in {pause_s:.0f} s")
         host.silent_since = host.silent_since if host.failures else now
         host.failures, host.fault, host.retry_at = host.failures + 1, fault, now + pause_s
-
-
-class _Start:
-    """What is sent to hosts to start jobs of a launch. Files are read once."""
-
-    def __init__(self, launch: Launch) -> None:
-        self._launch = launch
-        self._command = launch.bare_command(_ssh_host.RESOURCE)
-        try:
-            self._resource = Path(launch.resource_path).read_bytes()
-            self._app = _app_of(self._command)
-            self._content = Path(self._command[self._app]).read_bytes() if self._app is not None else b""
-        except OSError as error:
-            raise BatchUnavailable(f"no job can be started: {error}") from error
-
-    def question(self, line: HostLine, jobs: Sequence[str], send: bool) -> tuple[dict[str, Any], bytes]:
-        """Return the request for one host, and the bytes that follow it.
-
-        If `send` is true, the bytes include the application.
-        """
-        command, index = list(self._command), self._app
-        if line.python is not None and index == 0:
-            command, index = [line.python, *command], 1
-        elif line.python is not None:
-            command[0] = line.python
-        app = None
-        bare = command
-        command = self._launch.after_prologue(bare)
-        if index is not None:
-            path = os.path.abspath(bare[index])
-            index += len(command) - len(bare)
-            app = {"index": index, "path": path, "digest": hashlib.sha256(self._content).hexdigest(), "sent": send}
-        request = {
-            "do": "start",
-            "jobs": jobs,
-            "mark": self._launch.mark,
-            "slaves": self._launch.slaves,
-            "command": command,
-            "app": app,
-            "cwd": os.getcwd(),
-            "resource_size": len(self._resource),
-        }
-        return request, self._resource + (self._content if send else b"")
-
-
-def _app_of(command: Sequence[str]) -> int | None:
-    """The index of the application's file in a command: 0, or 1 after an interpreter. None without such a file."""
-    first = 1 if os.path.basename(command[0]).startswith("python") else 0
-    return first if os.path.isfile(command[first]) else None
-
-
-def _placed(job: str, report: dict[str, Any], host: str) -> Job:
-    state = JobState.LEAVING if report["leaving"] else JobState.RUNNING
-    return Job(job, report["mark"], state, report["running_s"], host=host, slaves=report["slaves"])
-
-
-def _outcome(report: dict[str, Any]) -> Outcome:
-    code, ran_s, stderr = report["code"], max(0.0, report["ran_s"]), report["stderr"]
-    if report["removed"]:
-        return Outcome(End.REMOVED, "removed", None, ran_s, stderr)
-    if code is not None:
-        return Outcome.of_process(returncode_of_shell(code), ran_s, stderr)
-    return Outcome.of_vanished(ran_s, stderr)

@@ -136,12 +136,7 @@ class Outcome:
     """The name of its machine as the batch system uses it; empty if it is not known, or of no use."""
 
     @classmethod
-    def of_process(cls, returncode: int, ran_s: float, stderr: str) -> Outcome:
+    def of_process(cls, returncode: int, ran_s: float, stderr: str, host: str = "") -> Outcome:
         """The outcome of a job whose process ended with this exit code, or the negative number of a signal."""
         end, exit_code = (End.EXITED, returncode) if returncode >= 0 else (End.KILLED, None)
-        return cls(end, describe_exit(returncode), exit_code, ran_s, stderr)
-
-    @classmethod
-    def of_vanished(cls, ran_s: float, stderr: str) -> Outcome:
-        """The outcome of a job whose processes are gone, and which left no exit code."""
-        return cls(End.LOST, "its processes are gone without an exit code", None, ran_s, stderr)
+        return cls(end, describe_exit(returncode), exit_code, ran_s, stderr, host)
