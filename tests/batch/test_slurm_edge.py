@@ -199,7 +199,7 @@ def test_a_submission_without_an_answer_may_have_happened(
     every_call_says("Socket timed out on send/recv operation", launch("true"))
     with pytest.raises(BatchUnavailable, match=r"in the queue anyway: list them before submitting again$"):
         Slurm().submit(launch("true"), 1)
-    monkeypatch.setattr("mwpy._batch.slurm.TIMEOUT_S", 1.0)
+    monkeypatch.setattr("mwpy._batch._queued.TIMEOUT_S", 1.0)
     every_call_says("no answer within 1 s", launch("true"))
     with pytest.raises(BatchUnavailable, match="may be in the queue anyway"):
         Slurm().submit(launch("true"), 1)

@@ -20,12 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve
-
 from mwpy._batch import BatchUnavailable, Launch, end_of
-from mwpy._batch._queued import PERHAPS, refusal, run
+from mwpy._batch._queued import FILES, Language, Queued
 from mwpy._system import clock
-from mwpy._system.process import Finished
 from mwpy._values import requires
 from mwpy._values.errors import UsageError
 from mwpy._values.jobs import End, Job, JobState, Outcome
@@ -75,7 +72,7 @@ POLICIES = (3, 26)
 """HoldReasonCode: an expression of the job or of the pool says that the job is held."""
 
 
-class HTCondor:
+class HTCondor(Queued):
     """The HTCondor of this machine.
 
     Args:
@@ -88,7 +85,12 @@ class HTCondor:
         UsageError: HTCondor's commands are not on this machine.
     """
 
+    NAME, SERVER = "HTCondor", "its schedd"
+    REMOVE = ("condor_rm", "-reason", "removed by mwpy oversee")
+    GONE = "not found$"
+
     def __init__(self, memory: str = "1GB", disk: str = "1GB", transfer: Sequence[Path] = ()) -> None:
+        super().__init__()
         if shutil.which("condor_submit") is None:
             raise UsageError(
                 "--with htcondor needs HTCondor's commands, and condor_submit is not in PATH: run this on a machine "
@@ -105,51 +107,25 @@ class HTCondor:
             BatchUnavailable: HTCondor refused, or its answer was lost; the message says which.
         """
         text = f"{description(launch, self._memory, self._disk, self._transfer)}queue {count}\n"
-        ran = _run("condor_submit", "-terse", "-disable", standard_input=text, hint=PERHAPS)
-        if ran.returncode:
-            raise refusal("HTCondor", count, ran)
-        cluster = ran.out.partition(".")[0].strip()  # it answers `12.0 - 12.7`
-        return [f"{cluster}.{process}" for process in range(count)]
-
-    def free_places(self, slaves: int) -> None:
-        """Jobs are always taken."""
+        found = self.put(launch, count, ("condor_submit", "-terse", "-disable"), text, r"^(\d+)\.")
+        return [f"{found[1]}.{process}" for process in range(count)]
 
     def jobs(self) -> list[Job]:
         """This user's marked jobs in the queue."""
-        ran = _run("condor_q", *AS_JSON, "-constraint", "MwpyMark =!= undefined")
-        if ran.returncode:
-            complaint = ran.complaint.partition("; Extra Info")[0]  # several paragraphs may follow
-            raise BatchUnavailable(f"HTCondor does not show its queue: {complaint}; is its schedd running?")
-        return [_job(ad) for ad in _ads(ran.out)]
+        return [_job(ad) for ad in _ads(self.show("condor_q", *AS_JSON, "-constraint", "MwpyMark =!= undefined"))]
 
-    def remove(self, job_ids: Sequence[str]) -> None:
-        """Remove jobs. Some of them may have ended already."""
-        if not job_ids:
-            return
-        ran = _run("condor_rm", "-reason", "removed by mwpy oversee", *job_ids)
-        if ran.returncode and any(not line.endswith("not found") for line in ran.complaint.split("; ")):
-            raise BatchUnavailable(f"HTCondor did not remove {len(job_ids)} jobs: {ran.complaint}")
-
-    def outcome(self, job_id: str) -> Outcome | None:
+    def known_outcome(self, job_id: str) -> Outcome | None:
         """The history's entry about a job, and the end of its error file.
 
         Entries that are older than `HISTORY_S` are not searched, because a history may have gigabytes.
         """
         since = f"EnteredCurrentStatus < {int(clock.wall()) - HISTORY_S}"
-        try:
-            ran = _run("condor_history", *AS_JSON, "-since", since, "-limit", "1", job_id)
-        except BatchUnavailable:
-            return None
+        ran = self.run("condor_history", *AS_JSON, "-since", since, "-limit", "1", job_id)
         ads = [] if ran.returncode else _ads(ran.out)
         return _outcome(ads[0]) if ads else None
 
 
 AS_JSON = ("-json", "-attributes", ",".join(ATTRIBUTES))
-
-
-def _run(*words: str, standard_input: str = "", hint: str = "is its schedd overloaded?") -> Finished:
-    """Run a command of HTCondor; `hint` is the advice if it takes too long."""
-    return run("HTCondor", words, standard_input=standard_input, hint=hint)
 
 
 def _ads(shown: str) -> list[dict[str, Any]]:
@@ -165,49 +141,35 @@ def _ads(shown: str) -> list[dict[str, Any]]:
     return [{name: value for name, value in ad.items() if not str(value).startswith("/Expr(")} for ad in ads]
 
 
-_LIMIT = re.compile(
-    r"(?:allowed_execute_duration|allowed_job_duration|(?:\+|MY\.)MaxRuntime)\s*=\s*(\d+)", re.IGNORECASE
+def _settings(*names: str) -> str:
+    """A pattern for a line that sets one of these."""
+    return rf"(?i)(?:\+|MY\.)?(?:{'|'.join(names)})\s*="
+
+
+LANGUAGE = Language(
+    directive="",
+    own={
+        r"(?i)queue\b": "the overseer decides how many jobs are submitted",
+        _settings("MwpyMark"): "the overseer finds its jobs by their mark",
+        _settings("universe"): "the overseer's jobs are in the vanilla universe; `container_image` works there, too",
+        _settings("environment"): (
+            "the overseer's jobs find their id there; `getenv = NAME` adds variables of the overseer"
+        ),
+        _settings("executable", "transfer_executable", "arguments"): (
+            "the overseer writes the command of its jobs; --command replaces the program and its first arguments"
+        ),
+        _settings("should_transfer_files", "transfer_input_files"): (
+            "the overseer names the files that its jobs need; --transfer adds others"
+        ),
+        _settings("when_to_transfer_output", "transfer_output_files"): (
+            "HTCondor brings no files back from these jobs; tasks return values, or write to a shared folder"
+        ),
+        _settings("output", "error", "log"): FILES,
+    },
+    limit=r"(?i)^(allowed_execute_duration|allowed_job_duration|(?:\+|MY\.)MaxRuntime)\s*=\s*(\d+)$",
+    seconds=float,
 )
-"""The lines that limit the time of a job, in seconds. Some pools read `MaxRuntime`."""
-
-
-def time_limit_s(lines: Sequence[str]) -> float | None:
-    """Return the time limit that a user's lines set for a job, in seconds; None if they set none."""
-    found = [_LIMIT.fullmatch(line.strip()) for line in lines]
-    return min((float(each[1]) for each in found if each is not None), default=None)
-
-
-_SET = re.compile(r"\s*(?:(\+|MY\.)?(\w+)\s*=|(queue)\b)", re.IGNORECASE)
-"""A line that sets something, or that submits jobs."""
-
-COMMAND = "the overseer writes the command of its jobs; --command replaces the program and its first arguments"
-FILES = "the overseer names the files that its jobs need; --transfer adds others"
-BACK = "HTCondor brings no files back from these jobs; tasks return values, or write to a shared folder"
-OUTPUT = "the overseer names the files of its jobs; --log-dir chooses their folder"
-OWN_REASONS = {
-    "queue": "the overseer decides how many jobs are submitted",
-    "mwpymark": "the overseer finds its jobs by their mark",
-    "universe": "the overseer's jobs are in the vanilla universe; `container_image` works there, too",
-    "environment": "the overseer's jobs find their id there; `getenv = NAME` adds variables of the overseer",
-    **dict.fromkeys(("executable", "transfer_executable", "arguments"), COMMAND),
-    **dict.fromkeys(("should_transfer_files", "transfer_input_files"), FILES),
-    **dict.fromkeys(("when_to_transfer_output", "transfer_output_files"), BACK),
-    **dict.fromkeys(("output", "error", "log"), OUTPUT),
-}
-"""Why a user's line cannot replace what `description` sets; for the other lines there, a user's line counts."""
-
-
-def check_lines(lines: Sequence[str]) -> None:
-    """Check that a user's lines replace nothing that the overseer or its jobs rely on.
-
-    Raises:
-        UsageError: a line would do that; the message says why it is not allowed.
-    """
-    for line in lines:
-        found = _SET.match(line)
-        name = "" if found is None else (found[3] or found[2]).lower()
-        if name in OWN_REASONS:
-            raise UsageError(f"--line={line} is refused: {OWN_REASONS[name]}")
+"""Of the settings in `description`, a user's line replaces those that are not here. Some pools read `MaxRuntime`."""
 
 
 def description(launch: Launch, memory: str, disk: str, transfer: Sequence[Path]) -> str:
@@ -307,4 +269,4 @@ def _outcome(ad: dict[str, Any]) -> Outcome:
     if ad["JobStatus"] == 3 or not {"ExitCode", "ExitSignal"} & ad.keys():
         return Outcome(End.REMOVED, f"removed: {ad.get('RemoveReason', 'no reason is given')}", None, ran_s)
     returncode = -ad["ExitSignal"] if ad.get("ExitBySignal") else ad["ExitCode"]
-    return evolve(Outcome.of_process(returncode, ran_s, end_of(ad["Err"])), host=_host(ad))
+    return Outcome.of_process(returncode, ran_s, end_of(ad["Err"]), _host(ad))

@@ -16,21 +16,18 @@ from __future__ import annotations
 
 import getpass
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 
-from attrs import Factory, define
+from attrs import evolve
 
-from mwpy._batch import BatchUnavailable, Launch, mark_in
-from mwpy._batch._queued import COUNT, FILES, NAMED, PERHAPS, Ends, check, duration_s, options, refusal, run
+from mwpy._batch import Launch, mark_in
+from mwpy._batch._queued import COUNT, FILES, NAMED, Language, Queued, duration_s
 from mwpy._batch._queued import script as script_of
 from mwpy._system import clock
 from mwpy._values.errors import returncode_of_shell
 from mwpy._values.jobs import End, Job, JobState, Outcome
 from mwpy._values.requires import MEMORY
-
-NAME = "PBS"
-DIRECTIVE = "#PBS"
 
 OWN_RESOURCES = re.compile(r"^-l.*[ ,](?:select|nodes|ncpus|ngpus|mem)=")
 """A user's option that says what a job needs. PBS refuses a job that says it in two ways, so this one says all."""
@@ -57,22 +54,24 @@ BY_LIMIT = {-29: (End.REMOVED, "its time limit was reached"), -28: (End.REMOVED,
 BY_LIMIT |= dict.fromkeys((-26, -27), (End.KILLED, "killed by PBS: it used more memory than it had asked for"))
 """Exit statuses of jobs that PBS ended because of a limit. Other negative ones are faults of the system."""
 
-GONE = re.compile(r"Unknown Job Id|Job has finished|invalid for state of job", re.IGNORECASE)
-"""What a command says about a job that will leave, or has left."""
+LANGUAGE = Language(
+    directive="#PBS",
+    own={
+        "-N": NAMED,
+        "-J": COUNT,
+        "-[oejk]": FILES,
+        "-[SCI]": "the overseer submits a script for /bin/sh",
+    },
+    limit=r"^-l.*[ ,](walltime)=([\d:]+)",
+    seconds=duration_s,
+)
 
-OWN_REASONS = {
-    "-N": NAMED,
-    "-J": COUNT,
-    **dict.fromkeys(("-o", "-e", "-j", "-k"), FILES),
-    **dict.fromkeys(("-S", "-C", "-I"), "the overseer submits a script for /bin/sh"),
-}
 
+class Pbs(Queued):
+    """The PBS whose commands are in PATH."""
 
-@define(eq=False, repr=False)
-class Pbs:
-    """The PBS whose commands are in PATH, for the user of this process."""
-
-    _ends: Ends = Factory(Ends)
+    NAME, SERVER = "PBS", "its server"
+    GONE = "Unknown Job Id|Job has finished|invalid for state of job"
 
     def submit(self, launch: Launch, count: int) -> list[str]:
         """Submit one array of `count` jobs, or one job.
@@ -80,87 +79,41 @@ class Pbs:
         Raises:
             BatchUnavailable: PBS refused, or its answer was lost; the message says which.
         """
-        array = ["-J", f"0-{count - 1}"] if count > 1 else []
+        array, form = (["-J", f"0-{count - 1}"], r"\[\]") if count > 1 else ([], "")
         words = ["qsub", "-N", launch.job_name, *array]
-        ran = run(NAME, words, standard_input=script(launch), hint=PERHAPS)
-        found = re.fullmatch(r"(\d+)(\[\])?(\.\S+)?", ran.out.strip())
-        if ran.returncode or found is None or bool(array) != bool(found[2]):
-            raise refusal(NAME, count, ran)
-        server = found[3] or ""
-        jobs = [f"{found[1]}[{number}]{server}" for number in range(count)] if array else [f"{found[1]}{server}"]
-        self._ends.submitted(launch, jobs[0])
-        return jobs
-
-    def free_places(self, slaves: int) -> None:
-        """Jobs are always taken."""
+        found = self.put(launch, count, words, script(launch), rf"^(\d+){form}((?:\.\S+)?)$")
+        if not array:
+            return [f"{found[1]}{found[2]}"]
+        return [f"{found[1]}[{number}]{found[2]}" for number in range(count)]
 
     def jobs(self) -> list[Job]:
         """This user's jobs with names of mwpy, as `qstat -f` shows them."""
-        selected = run(NAME, ("qselect", "-u", getpass.getuser()))
-        if selected.returncode:
-            raise BatchUnavailable(f"PBS does not show its queue: {selected.complaint}; is its server running?")
-        job_ids = selected.out.split()
-        ran = run(NAME, ("qstat", "-f", "-t", *job_ids)) if job_ids else selected
-        if wrong := [line for line in ran.err.splitlines() if ran.returncode and line and not GONE.search(line)]:
-            raise BatchUnavailable(f"PBS does not show its queue: {' '.join(wrong)[:500]}; is its server running?")
-        found = queue(ran.out, clock.wall()) if job_ids else []
-        self._ends.listed(found)
-        return found
+        job_ids = self.show("qselect", "-u", getpass.getuser()).split()
+        shown = self.show("qstat", "-f", "-t", *job_ids, but=self.GONE) if job_ids else ""
+        return self.listed(queue(shown, clock.wall()))
 
-    def remove(self, job_ids: Sequence[str]) -> None:
-        """Delete jobs. Running jobs get SIGTERM, and then SIGKILL after the `kill_delay` of their queue."""
-        if not job_ids:
-            return
-        ran = run(NAME, ("qdel", *job_ids))
-        if wrong := [line for line in ran.err.splitlines() if ran.returncode and line and not GONE.search(line)]:
-            raise BatchUnavailable(f"PBS did not delete {len(job_ids)} jobs: {' '.join(wrong)[:500]}")
-
-    def outcome(self, job_id: str) -> Outcome | None:
-        """How a job ended: what its shell has written, or else what PBS knows, if it keeps a history."""
-        if (ended := self._ends.outcome(job_id)) is not None:
-            return ended
-        try:
-            ran = run(NAME, ("qstat", "-x", "-f", job_id))
-        except BatchUnavailable:
-            return None
-        return None if ran.returncode else outcome(ran.out, self._ends.stderr(job_id))
-
-
-def time_limit_s(lines: Sequence[str]) -> float | None:
-    """Return after how many seconds a job must end, by the `walltime` in a user's lines; None if they set none."""
-    found = [re.findall(r"[ ,]walltime=([\d:]+)", option) for option in options(lines, DIRECTIVE) if option[:2] == "-l"]
-    limits = [limit for each in found for shown in each if (limit := duration_s(shown))]
-    return limits[-1] if limits else None
-
-
-def check_lines(lines: Sequence[str]) -> None:
-    """Check that a user's lines contain no option that a submission sets itself.
-
-    Raises:
-        UsageError: a line would have no effect, or do harm; the message says why.
-    """
-    check(lines, DIRECTIVE, OWN_REASONS)
+    def known_outcome(self, job_id: str) -> Outcome | None:
+        """How a job ended, by what the history of PBS keeps."""
+        ran = self.run("qstat", "-x", "-f", job_id)
+        return None if ran.returncode else outcome(ran.out, self.stderr(job_id))
 
 
 def script(launch: Launch) -> str:
     """The script of a launch: options, and then the agent."""
-    limit_s = time_limit_s(launch.extra)
-    mib = launch.mib(MEMORY)
-    own = options(launch.extra, DIRECTIVE)
-    needs = [f"ncpus={launch.cpus}", *([f"ngpus={launch.gpus}"] if launch.gpus else ())]
-    needs += [f"mem={mib}mb"] if mib else []
-    says_itself = any(map(OWN_RESOURCES.match, own))
+    own = LANGUAGE.options(launch.extra)
+    needs = f"-l select=1:ncpus={launch.cpus}"
+    needs += f":ngpus={launch.gpus}" if launch.gpus else ""
+    needs += f":mem={mib}mb" if (mib := launch.mib(MEMORY)) else ""
+    if any(map(OWN_RESOURCES.match, own)):
+        needs, launch = "", evolve(launch, amounts=())
+    own_first = ("-S /bin/sh", "-o /dev/null", "-e /dev/null", "-m n", needs)
     header = [
         "#!/bin/sh",
-        *(f"{DIRECTIVE} {option}" for option in ("-S /bin/sh", "-o /dev/null", "-e /dev/null", "-m n")),
-        *([] if says_itself else [f"{DIRECTIVE} -l select=1:{':'.join(needs)}"]),
-        *(f"{DIRECTIVE} {option}" for option in own),
+        *(f"#PBS {option}" for option in (*own_first, *own) if option),
         'cd "$PBS_O_WORKDIR" || exit',
         'export MWPY_JOB="$PBS_JOBID"',
-        *([f"export SLURM_MEM_PER_NODE={mib}"] if mib and not says_itself else ()),
-        *([f"export SLURM_JOB_END_TIME=$(($(date +%s) + {limit_s:.0f}))"] if limit_s else ()),
     ]
-    return script_of(launch, header, "", writes_itself=True)
+    return script_of(launch, LANGUAGE, header, "", writes_itself=True)
 
 
 def queue(shown: str, now: float) -> list[Job]:

@@ -18,23 +18,19 @@ from __future__ import annotations
 
 import getpass
 import re
-from collections.abc import Sequence
 from datetime import datetime
 from xml.etree import ElementTree as ET
 
-from attrs import Factory, define, evolve
 from msgspec.structs import replace
 
 from mwpy._batch import BatchUnavailable, Launch, mark_in
-from mwpy._batch._queued import COUNT, FILES, NAMED, PERHAPS, Ends, check, duration_s, options, refusal, run
+from mwpy._batch._queued import COUNT, FILES, NAMED, Language, Queued, duration_s
 from mwpy._batch._queued import script as script_of
 from mwpy._system import clock
 from mwpy._values.errors import returncode_of_shell
 from mwpy._values.jobs import End, Job, JobState, Outcome
 from mwpy._values.requires import MEMORY
 
-NAME = "Grid Engine"
-DIRECTIVE = "#$"
 IN_ERROR = "it is in the state of an error"
 
 ACCOUNTS_S = 20.0
@@ -46,20 +42,25 @@ ENVIRONMENT = "smp"
 BY_SIGNAL, BY_LIMIT = 100, 37
 """What failed, in the records of a job that was killed. 0 is nothing, and other numbers are faults of the system."""
 
-OWN_REASONS = {
-    "-N": NAMED,
-    **dict.fromkeys(("-t", "-tc"), COUNT),
-    **dict.fromkeys(("-o", "-e", "-j"), FILES),
-    **dict.fromkeys(("-sync", "-now"), "the overseer does not wait for its jobs"),
-    **dict.fromkeys(("-b", "-S", "-terse"), "the overseer submits a script for /bin/sh, and reads the answer"),
-}
+LANGUAGE = Language(
+    directive="#$",
+    own={
+        r"-N\b": NAMED,
+        r"-tc?\b": COUNT,
+        r"-[oej]\b": FILES,
+        r"-(?:sync|now)\b": "the overseer does not wait for its jobs",
+        r"-(?:b|S|terse)\b": "the overseer submits a script for /bin/sh, and reads the answer",
+    },
+    limit=r"(?:^-l|,).*?\b([sh]_rt)=([\d:]+)",
+    seconds=duration_s,
+)
 
 
-@define(eq=False, repr=False)
-class GridEngine:
-    """The Grid Engine whose commands are in PATH, for the user of this process."""
+class GridEngine(Queued):
+    """The Grid Engine whose commands are in PATH."""
 
-    _ends: Ends = Factory(Ends)
+    NAME, SERVER = "Grid Engine", "its qmaster"
+    GONE = "for deletion|has deleted job|already in deletion|does not exist"
 
     def submit(self, launch: Launch, count: int) -> list[str]:
         """Submit one array of `count` jobs.
@@ -72,83 +73,30 @@ class GridEngine:
             raise BatchUnavailable(f"Grid Engine cannot write into {launch.log_dir}, {why}")
         logs = f"{launch.log_dir}/{launch.mark}.$JOB_ID.$TASK_ID"
         words = ["qsub", "-terse", "-t", f"1-{count}", "-N", launch.job_name, "-o", f"{logs}.out", "-e", f"{logs}.err"]
-        ran = run(NAME, words, standard_input=script(launch), hint=PERHAPS)
-        found = re.search(r"^(?:\D* )?(\d+)\.1-", ran.out, re.MULTILINE)
-        if ran.returncode or found is None:
-            raise refusal(NAME, count, ran)
-        jobs = [f"{found[1]}.{number}" for number in range(1, count + 1)]
-        self._ends.submitted(launch, jobs[0])
-        return jobs
-
-    def free_places(self, slaves: int) -> None:
-        """Jobs are always taken."""
+        found = self.put(launch, count, words, script(launch), r"^(?:\D* )?(\d+)\.1-")
+        return [f"{found[1]}.{number}" for number in range(1, count + 1)]
 
     def jobs(self) -> list[Job]:
         """This user's jobs with names of mwpy, as `qstat` shows them."""
-        ran = run(NAME, ("qstat", "-xml", "-g", "d", "-u", getpass.getuser()))
-        if ran.returncode:
-            raise BatchUnavailable(f"Grid Engine does not show its queue: {ran.complaint}; is its qmaster running?")
-        found = queue(ran.out, clock.wall())
-        self._ends.listed(found)
+        found = self.listed(queue(self.show("qstat", "-xml", "-g", "d", "-u", getpass.getuser()), clock.wall()))
         arrays = {job.job_id: job.job_id.partition(".")[0] for job in found if job.note == IN_ERROR}
-        notes = reasons(run(NAME, ("qstat", "-j", ",".join({*arrays.values()}))).out) if arrays else {}
+        notes = reasons(self.run("qstat", "-j", ",".join({*arrays.values()})).out) if arrays else {}
         return [replace(job, note=notes.get(arrays.get(job.job_id, ""), job.note)) for job in found]
 
-    def remove(self, job_ids: Sequence[str]) -> None:
-        """Delete jobs. Running jobs get SIGUSR2, and then SIGKILL after the `notify` time of their queue."""
-        if not job_ids:
-            return
-        ran = run(NAME, ("qdel", *job_ids))
-        lines = f"{ran.out}\n{ran.err}".splitlines()
-        if wrong := [line for line in lines if line.strip() and not GONE.search(line)]:
-            raise BatchUnavailable(f"Grid Engine did not delete {len(job_ids)} jobs: {' '.join(wrong)[:500]}")
-
-    def outcome(self, job_id: str) -> Outcome | None:
-        """How a job ended: what its shell has written, or else what `qacct` knows."""
-        if (ended := self._ends.outcome(job_id)) is not None:
-            return ended
+    def known_outcome(self, job_id: str) -> Outcome | None:
         array, _, number = job_id.partition(".")
-        try:
-            ran = run(NAME, ("qacct", "-j", array, "-t", number), timeout_s=ACCOUNTS_S)
-        except BatchUnavailable:
-            return None
-        return None if ran.returncode else outcome(ran.out, self._ends.stderr(job_id))
-
-
-GONE = re.compile(r"for deletion|has deleted job|already in deletion|does not exist")
-"""What `qdel` says about a job that will leave, or has left."""
-
-
-def time_limit_s(lines: Sequence[str]) -> float | None:
-    """Return after how many seconds a job must end, by the resources in a user's lines; None if they set none."""
-    found: dict[str, float] = {}
-    for option in options(lines, DIRECTIVE):
-        if option.startswith("-l"):
-            found |= {name: duration_s(shown) for name, shown in re.findall(r"[ ,]([sh]_rt)=([\d:]+)", option)}
-    return min(filter(None, found.values()), default=None)
-
-
-def check_lines(lines: Sequence[str]) -> None:
-    """Check that a user's lines contain no option that a submission sets itself.
-
-    Raises:
-        UsageError: a line would have no effect, or do harm; the message says why.
-    """
-    check(lines, DIRECTIVE, OWN_REASONS)
+        ran = self.run("qacct", "-j", array, "-t", number, timeout_s=ACCOUNTS_S)
+        return None if ran.returncode else outcome(ran.out, self.stderr(job_id))
 
 
 def script(launch: Launch) -> str:
     """The script of a launch: options, and then the agent."""
-    mib = launch.mib(MEMORY)
-    limit_s = time_limit_s(launch.extra)
     header = [
         "#!/bin/sh",
-        *(f"{DIRECTIVE} {option}" for option in ("-S /bin/sh", "-cwd", "-notify", *_options(launch))),
+        *(f"#$ {option}" for option in ("-S /bin/sh", "-cwd", "-notify", *_options(launch))),
         'export MWPY_JOB="$JOB_ID.$SGE_TASK_ID"',
-        *([f"export SLURM_MEM_PER_NODE={mib}"] if mib else ()),
-        *([f"export SLURM_JOB_END_TIME=$(($(date +%s) + {limit_s:.0f}))"] if limit_s else ()),
     ]
-    return script_of(launch, header, "$HOSTNAME")
+    return script_of(launch, LANGUAGE, header, "$HOSTNAME")
 
 
 def _options(launch: Launch) -> list[str]:
@@ -156,7 +104,7 @@ def _options(launch: Launch) -> list[str]:
 
     Grid Engine multiplies an amount of memory by the number of slots. A user's `-pe NAME` names the environment only.
     """
-    own = [re.sub(r"^-pe\s+\S+$", rf"\g<0> {launch.cpus}", option) for option in options(launch.extra, DIRECTIVE)]
+    own = [re.sub(r"^-pe\s+\S+$", rf"\g<0> {launch.cpus}", option) for option in LANGUAGE.options(launch.extra)]
     mib = launch.mib(MEMORY)
     names_environment = any(option.startswith("-pe ") for option in own)
     found = [
@@ -232,6 +180,6 @@ def outcome(shown: str, stderr: str) -> Outcome | None:
     ran_s = float(ran[0]) if ran and ran[0] else 0.0
     host = fields.get("hostname", "").strip()
     if int(failed) in (0, BY_SIGNAL):
-        return evolve(Outcome.of_process(returncode_of_shell(int(code[0])), ran_s, stderr), host=host)
+        return Outcome.of_process(returncode_of_shell(int(code[0])), ran_s, stderr, host)
     end = End.REMOVED if int(failed) == BY_LIMIT else End.LOST
     return Outcome(end, f"Grid Engine says: {why.strip() or failed.strip()}", None, ran_s, stderr, host)

@@ -16,14 +16,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
 
-from attrs import evolve
-
-from mwpy._batch import BatchUnavailable, Launch, end_of, mark_in
-from mwpy._batch._queued import COUNT, FILES, NAMED, OPTION, PERHAPS, TIMEOUT_S, refusal, run
-from mwpy._system.process import Finished
-from mwpy._values.errors import UsageError
+from mwpy._batch import Launch, end_of, mark_in
+from mwpy._batch._queued import COUNT, FILES, NAMED, OPTION, Language, Queued
 from mwpy._values.jobs import End, Job, JobState, Outcome
 from mwpy._values.requires import MEMORY
 
@@ -68,12 +63,12 @@ KEPT = ("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_JWT")
 """Variables that tell the commands how to reach Slurm."""
 
 
-class Slurm:
-    """The Slurm whose commands are in PATH, for the user of this process."""
+class Slurm(Queued):
+    """The Slurm whose commands are in PATH."""
 
-    def __init__(self) -> None:
-        self._log_dirs: dict[str, str] = {}
-        """The folders for the output of submitted jobs, by mark: Slurm shows a wrong path if it contains a `%`."""
+    NAME, SERVER = "Slurm", "slurmctld"
+    REMOVE = ("scancel", "--quiet")
+    GONE = "(?!)"  # it says nothing
 
     def submit(self, launch: Launch, count: int) -> list[str]:
         """Submit one array of `count` jobs.
@@ -81,77 +76,47 @@ class Slurm:
         Raises:
             BatchUnavailable: Slurm refused, or its answer was lost; the message says which.
         """
+        logs = f"{launch.log_dir.replace('%', '%%')}/{launch.mark}.%A_%a"
         words = ["sbatch", "--parsable", f"--array=0-{count - 1}", f"--job-name={launch.job_name}"]
-        self._log_dirs[launch.mark] = launch.log_dir
-        log_dir = launch.log_dir.replace("%", "%%")
-        words += [f"--output={log_dir}/{launch.mark}.%A_%a.out"]
-        words += [f"--error={log_dir}/{launch.mark}.%A_%a.err"]
-        ran = _run(words, standard_input=script(launch), hint=PERHAPS)
-        if ran.returncode:
-            raise refusal("Slurm", count, ran)
-        array = ran.out.strip().partition(";")[0]  # if there are several clusters, the name of the cluster follows
-        return [f"{array}_{number}" for number in range(count)]
-
-    def free_places(self, slaves: int) -> None:
-        """Jobs are always taken."""
+        words += [f"--output={logs}.out", f"--error={logs}.err"]
+        found = self.put(launch, count, words, script(launch), r"^(\d+)")  # perhaps with `;CLUSTER`
+        return [f"{found[1]}_{number}" for number in range(count)]
 
     def jobs(self) -> list[Job]:
         """This user's jobs with names of mwpy, as `squeue` shows them."""
-        ran = _run(("squeue", "-h", "-r", "--me", "-o", QUEUE_FORMAT))
-        if ran.returncode:
-            raise BatchUnavailable(f"Slurm does not show its queue: {ran.complaint}; is slurmctld running?")
-        return queue(ran.out)
+        return self.listed(queue(self.show("squeue", "-h", "-r", "--me", "-o", QUEUE_FORMAT)))
 
-    def remove(self, job_ids: Sequence[str]) -> None:
-        """Cancel jobs. Running jobs get SIGTERM, and then SIGKILL after the site's KillWait."""
-        if not job_ids:
-            return
-        ran = _run(("scancel", "--quiet", *job_ids))
-        if ran.returncode:
-            raise BatchUnavailable(f"Slurm did not cancel {len(job_ids)} jobs: {ran.complaint}")
+    def known_outcome(self, job_id: str) -> Outcome | None:
+        """How a job ended, by what `scontrol show job` keeps."""
+        ran = self.run("scontrol", "-o", "show", "job", job_id)
+        return None if ran.returncode else outcome(ran.out, self.stderr(job_id))
 
-    def outcome(self, job_id: str) -> Outcome | None:
-        """How a job ended, as long as `scontrol show job` knows it."""
-        try:
-            ran = _run(("scontrol", "-o", "show", "job", job_id))
-        except BatchUnavailable:
-            return None
-        return None if ran.returncode else outcome(ran.out, self._log_dirs)
+    def environment(self) -> dict[str, str | None]:
+        """Without the variables of a job in which this process runs."""
+        return {name: None for name in os.environ if name.startswith(LEFT_OUT) and name not in KEPT}
 
 
-_TIME = re.compile(r"(?:--time(?:=| +)|-t *)([0-9:-]+)")
-"""The option for the time limit, after `#SBATCH` is removed."""
+def seconds(shown: str) -> float:
+    """Read a time of Slurm; 0 for a text of another form.
 
-
-def time_limit_s(lines: Sequence[str]) -> float | None:
-    """Return after how many seconds a job gets SIGTERM, by the time limit in a user's lines; None if they set none."""
-    found = [_TIME.fullmatch(line.removeprefix("#SBATCH").strip()) for line in lines if line.startswith(OPTION)]
-    limits = [limit for each in found if each is not None and (limit := seconds(each[1]))]  # 0: there is no limit
-    return max(0.0, limits[-1] - WARNED_S) if limits else None
-
-
-_OWN = re.compile(r"(?:--(job-name|array|output|error)\b|-([Jaoe])(?=[ \w/]))")
-"""The options that `submit` gives to `sbatch` itself. They take precedence over the same options in a script."""
-
-OWN_REASONS = {
-    "job-name": NAMED,
-    "array": COUNT,
-    "output": FILES,
-    "error": FILES,
-}
-SHORT = {"J": "job-name", "a": "array", "o": "output", "e": "error"}
-
-
-def check_lines(lines: Sequence[str]) -> None:
-    """Check that a user's lines contain no option that a submission sets itself.
-
-    Raises:
-        UsageError: a line would have no effect; the message says why.
+    Slurm writes `MINUTES[:SECONDS]`, `HOURS:MINUTES:SECONDS` and `DAYS-HOURS[:MINUTES[:SECONDS]]`.
     """
-    for line in lines:
-        found = _OWN.match(line.removeprefix("#SBATCH").strip()) if line.startswith(OPTION) else None
-        if found is not None:
-            raise UsageError(f"--line={line} is refused: {OWN_REASONS[found[1] or SHORT[found[2]]]}")
+    days, dash, clock = shown.rpartition("-")
+    try:
+        whole_days, *parts = (int(part) for part in (days or "0", *clock.split(":")))
+    except ValueError:
+        return 0.0
+    hours, minutes, rest = [*parts, 0, 0][:3] if dash or len(parts) == 3 else [0, *parts, 0][:3]
+    return float(((whole_days * 24 + hours) * 60 + minutes) * 60 + rest)
+
+
+LANGUAGE = Language(
+    directive="#SBATCH",
+    own={r"--job-name\b|-J": NAMED, r"--array\b|-a": COUNT, r"--(?:output|error)\b|-[oe]": FILES},
+    limit=r"^()(?:--time(?:=| +)|-t *)([0-9:-]+)$",
+    seconds=seconds,
+    warned_s=WARNED_S,
+)
 
 
 def script(launch: Launch) -> str:
@@ -197,42 +162,20 @@ def _job(job_id: str, word: str, ran: str, reason: str, host: str, name: str) ->
     return Job(job_id, mark_in(name), state, running_s, reason if waits else "", host)
 
 
-def seconds(shown: str) -> float:
-    """Read a time of Slurm; 0 for a text of another form.
-
-    Slurm writes `MINUTES[:SECONDS]`, `HOURS:MINUTES:SECONDS` and `DAYS-HOURS[:MINUTES[:SECONDS]]`.
-    """
-    days, dash, clock = shown.rpartition("-")
-    try:
-        whole_days, *parts = (int(part) for part in (days or "0", *clock.split(":")))
-    except ValueError:
-        return 0.0
-    hours, minutes, rest = [*parts, 0, 0][:3] if dash or len(parts) == 3 else [0, *parts, 0][:3]
-    return float(((whole_days * 24 + hours) * 60 + minutes) * 60 + rest)
-
-
-def outcome(shown: str, log_dirs: Mapping[str, str]) -> Outcome | None:
+def outcome(shown: str, stderr: str) -> Outcome | None:
     """Read from the output of `scontrol -o show job` how a job ended; None while it waits or runs.
 
-    `log_dirs` has the folders for the output of jobs, by mark, as far as they are known.
+    `stderr` is the end of its standard error; if it is empty, the file that Slurm names is read.
     """
     fields = dict(re.findall(r"(\w+)=(.*?)(?=\s+[\w/:]+=|\s*$)", shown.partition("\n")[0]))
     state = fields.get("JobState", "")
     ran_s = seconds(fields.get("RunTime", ""))
-    folder, name = os.path.split(fields.get("StdErr", ""))
-    folder = log_dirs.get(mark_in(fields.get("JobName", "")), folder)
-    stderr = end_of(os.path.join(folder, name)).strip()
+    stderr = stderr or end_of(fields.get("StdErr", "")).strip()
     host = fields.get("NodeList", "").replace("(null)", "")
     if state in BY_EXIT_CODE:
         code, _, number = fields.get("ExitCode", "0:0").partition(":")
-        return evolve(Outcome.of_process(-int(number or 0) or int(code), ran_s, stderr), host=host)
+        return Outcome.of_process(-int(number or 0) or int(code), ran_s, stderr, host)
     if state in ENDS:
         end, text = ENDS[state]
         return Outcome(end, text, None, ran_s, stderr, host)
     return None
-
-
-def _run(words: Sequence[str], *, standard_input: str = "", hint: str = "is slurmctld overloaded?") -> Finished:
-    """Run a command of Slurm; `hint` is the advice if it takes too long."""
-    left_out = {name: None for name in os.environ if name.startswith(LEFT_OUT) and name not in KEPT}
-    return run("Slurm", words, standard_input=standard_input, hint=hint, timeout_s=TIMEOUT_S, environment=left_out)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mwpy._batch import Batch
+from mwpy._batch._queued import Language
 from mwpy._values.errors import UsageError
 
 
@@ -106,7 +107,7 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
 
 
 QUEUED = ("htcondor", "slurm", "sge", "pbs")
-"""The batch systems with a queue and a language of their own; see `batch_module`."""
+"""The batch systems with a queue and a language of their own; see `language`."""
 
 IN_OWN_WORDS = {
     ("account", "htcondor"): "accounting_group = {}",
@@ -150,9 +151,9 @@ def lines(arguments: argparse.Namespace) -> tuple[str, ...]:
     return (*(line.format(value) for line, name in own if (value := getattr(arguments, name))), *arguments.line)
 
 
-def batch_module(system: str) -> Any:
-    """The module of a batch system with a queue: it has `check_lines` and `time_limit_s` for the user's lines."""
-    return import_module(f"mwpy._batch.{system}")
+def language(system: str) -> Language | None:
+    """The language of a batch system with a queue; None for other systems."""
+    return import_module(f"mwpy._batch.{system}").LANGUAGE if system in QUEUED else None
 
 
 def batch_system(arguments: argparse.Namespace) -> Batch:
@@ -168,34 +169,21 @@ def batch_system(arguments: argparse.Namespace) -> Batch:
             where = "without --with" if arguments.system is None else f"with --with {system}"
             able = " or ".join(f"--with {each}" for each in systems)
             raise UsageError(f"{option} has no effect {where}, only with {able}{INSTEAD.get((name, system), '')}")
-    if system in QUEUED:
-        batch_module(system).check_lines(arguments.line)
-    match system:  # each system is imported only when it is used
-        case "htcondor":
-            from mwpy._batch import htcondor
-
-            return htcondor.HTCondor(arguments.memory or "1GB", arguments.disk or "1GB", arguments.transfer)
-        case "slurm":
-            from mwpy._batch import slurm
-
-            return slurm.Slurm()
-        case "sge":
-            from mwpy._batch import sge
-
-            return sge.GridEngine()
-        case "pbs":
-            from mwpy._batch import pbs
-
-            return pbs.Pbs()
-        case "ssh":
-            from mwpy._batch.ssh import Ssh
-
-            if arguments.hosts is None:
-                raise UsageError("--with ssh needs --hosts FILE, with a line `HOST slots=N` for each machine")
-            return Ssh(arguments.hosts, arguments.ssh_options)
-    from mwpy._batch.local import Local
-
-    return Local(state_folder() / "jobs")
+    if (own := language(system)) is not None:
+        own.check(arguments.line)
+    if system == "ssh" and arguments.hosts is None:
+        raise UsageError("--with ssh needs --hosts FILE, with a line `HOST slots=N` for each machine")
+    made: dict[str, tuple[str, tuple[Any, ...]]] = {
+        "htcondor": ("HTCondor", (arguments.memory or "1GB", arguments.disk or "1GB", arguments.transfer)),
+        "slurm": ("Slurm", ()),
+        "sge": ("GridEngine", ()),
+        "pbs": ("Pbs", ()),
+        "ssh": ("Ssh", (arguments.hosts, arguments.ssh_options)),
+        "local": ("Local", (state_folder() / "jobs",)),
+    }
+    kind, settings = made[system]
+    batch: Batch = getattr(import_module(f"mwpy._batch.{system}"), kind)(*settings)  # imported only when it is used
+    return batch
 
 
 def state_folder() -> Path:

@@ -39,7 +39,7 @@ from mwpy._roles.overseer import OverseerOptions
 from mwpy._system.forks import die_with_parent
 from mwpy._values.errors import ExitCode
 from mwpy._values.options import BATCH_SYSTEMS, parse
-from mwpy.cli._arguments import QUEUED, Parser, add_job_options, batch_module, batch_system, lines, number
+from mwpy.cli._arguments import Parser, add_job_options, batch_system, language, lines, number
 from mwpy.run_database import run_at_end
 
 __all__ = ["main", "make_parser", "options_of"]
@@ -116,8 +116,8 @@ def make_parser() -> Parser:
 def _job_limit_s(parsed: argparse.Namespace) -> float | None:
     """After how many seconds a job ends: by the lines for the batch system, or by the agent's own lifetime."""
     limits = [parse(parsed.command)[0].lifetime]
-    if parsed.system in QUEUED:
-        limits.append(batch_module(parsed.system).time_limit_s(parsed.line))
+    if (own := language(parsed.system)) is not None:
+        limits.append(own.time_limit_s(parsed.line))
     return min((limit for limit in limits if limit is not None), default=None)
 
 
