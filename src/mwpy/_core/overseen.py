@@ -12,9 +12,9 @@ import math
 import re
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 
 from attrs import Factory, define
-from msgspec import Struct
 
 from mwpy._core.pauses import Pause
 from mwpy._values.errors import ExitCode
@@ -200,156 +200,176 @@ JOBS_REMEMBERED = 1000
 """Of how many jobs that have ended the machines are remembered: a job may end before the resource file names it."""
 
 
-class _Submission(Struct, eq=False):
-    at: float
-    entered: bool = False
-    """Whether one of its jobs was in a list, or is known to have ended. Then the others were in the queue, too."""
+@define(eq=False, repr=False)
+class Tracked:
+    """A job that is in the list, should be there, or has left it for an unknown reason."""
+
+    job_id: str
+    job: Job | None = None
+    """As the list shows it; None if it is not there."""
+    submitted_at: float | None = None
+    """When it was submitted, until it is in a list."""
+    amounts: Amounts = ()
+    """What it was asked for, if its tasks require something and this overseer has submitted it."""
+    removed_at: float | None = None
+    """When it was removed."""
+    drained_at: float | None = None
+    """When its master was last asked to let its agent leave after its tasks."""
+    questions: int = 0
+    """How often the batch system was asked how it ended."""
+    idle_since: float | None = None
+    """Since when it is connected and has no work."""
+    unconnected_since: float | None = None
+    """Since when it runs without a connection to the present master."""
+    is_unconnected: bool = False
+    """Whether it probably never connects."""
+
+    @property
+    def is_unexplained(self) -> bool:
+        """Whether it has left the list for an unknown reason."""
+        return self.job is None and self.submitted_at is None
+
+    def is_live(self, *states: JobState) -> bool:
+        """Whether it is listed in one of these states, and not removed."""
+        return self.job is not None and self.job.state in states and self.removed_at is None
+
+    def show(self, job: Job, now: float) -> None:
+        """Record what the list says about it."""
+        self.job, self.submitted_at, self.questions = job, None, 0
+        if (
+            self.removed_at is not None
+            and job.state is not JobState.LEAVING
+            and now >= self.removed_at + REMOVE_AGAIN_S
+        ):
+            self.removed_at = None
+        if job.state is not JobState.RUNNING:
+            self.drained_at = None
 
 
 @define(eq=False, repr=False)
 class JobTable:
     """The jobs of one computation."""
 
-    listed: Mapping[str, Job] = Factory(dict)
-    """The jobs in the last list."""
     machines: dict[str, str] = Factory(dict)
     """The machines of the last jobs, also of those that have ended."""
-    amounts: dict[str, Amounts] = Factory(dict)
-    """What jobs that were submitted were asked for, if their tasks require something."""
-    _expected: dict[str, _Submission] = Factory(dict)
-    """Jobs that were submitted and have not been in a list yet. They may have ended."""
-    _uncertain: int = 0
+    tracked: dict[str, Tracked] = Factory(dict)
+    uncertain: int = 0
     """How many jobs may exist because an attempt to submit them ended without an answer."""
-    _uncertain_at: float = 0.0
-    _removed: dict[str, float] = Factory(dict)
-    """Listed jobs that were removed, and when."""
-    drained: dict[str, float] = Factory(dict)
-    """Running jobs whose agents leave after their tasks, and when their master was last asked for this."""
-    unexplained: dict[str, int] = Factory(dict)
-    """Jobs that left the list for an unknown reason, and how often the batch system was asked for the reason."""
+    uncertain_at: float = 0.0
 
     # ---- what happens ----------------------------------------------------------------------------------------
 
     def take_list(self, jobs: Mapping[str, Job], now: float) -> list[Job]:
         """Record the list of the computation's jobs. Return the jobs that are held and were not held before."""
-        before, self.listed = self.listed, jobs
-        new = [job_id for job_id in jobs if job_id not in before]
-        self._uncertain = max(0, self._uncertain - sum(job_id not in self._expected for job_id in new))
-        for job_id in new:
-            self._enter(job_id)
-        for job_id, job in before.items():
-            if job_id not in jobs and job.state is not JobState.LEAVING and job_id not in self._removed:
-                self.unexplained[job_id] = 0
-        self._removed = {
-            job_id: since
-            for job_id, since in self._removed.items()
-            if job_id in jobs and (jobs[job_id].state is JobState.LEAVING or now < since + REMOVE_AGAIN_S)
-        }
-        self.drained = {
-            job_id: since
-            for job_id, since in self.drained.items()
-            if job_id in jobs and jobs[job_id].state is JobState.RUNNING
-        }
-        kept = {*jobs, *self._expected, *self.unexplained}
-        self.amounts = {job: has for job, has in self.amounts.items() if job in kept}
+        held = []
+        for job_id, job in jobs.items():
+            known = self.tracked.setdefault(job_id, Tracked(job_id))
+            if known.is_unexplained:
+                self.uncertain = max(0, self.uncertain - 1)
+            if job.state is JobState.HELD and (known.job is None or known.job.state is not JobState.HELD):
+                held.append(job)
+            known.show(job, now)
+        for known in [*self.tracked.values()]:
+            if known.job is not None and known.job_id not in jobs:
+                if known.removed_at is not None or known.job.state is JobState.LEAVING:
+                    del self.tracked[known.job_id]
+                known.job, known.drained_at = None, None
         self.machines |= {job_id: job.host for job_id, job in jobs.items() if job.host}
         while len(self.machines) > JOBS_REMEMBERED + len(jobs):
             del self.machines[next(iter(self.machines))]
-        held = [job for job in jobs.values() if job.state is JobState.HELD]
-        return [job for job in held if (old := before.get(job.job_id)) is None or old.state is not JobState.HELD]
-
-    def _enter(self, job_id: str) -> None:
-        """Record that a job is or was in the queue, and that nothing more must be asked about it."""
-        if (submission := self._expected.pop(job_id, None)) is not None:
-            submission.entered = True
-        self.unexplained.pop(job_id, None)
+        return held
 
     def add_submitted(self, job_ids: Sequence[str], now: float, amounts: Amounts = ()) -> None:
         """Add jobs that were submitted, for tasks that require these amounts."""
-        submission = _Submission(now)
-        self.amounts |= dict.fromkeys(job_ids if amounts else (), amounts)
-        self._expected.update((job_id, submission) for job_id in job_ids if job_id not in self.listed)
+        for job_id in job_ids:
+            known = self.tracked.setdefault(job_id, Tracked(job_id, submitted_at=now))
+            known.amounts = amounts
 
     def add_uncertain(self, count: int, now: float) -> None:
         """Add jobs that may have been submitted."""
-        self._uncertain, self._uncertain_at = self._uncertain + count, now
+        self.uncertain, self.uncertain_at = self.uncertain + count, now
 
     def settle(self, now: float) -> list[str]:
-        """Stop waiting for submitted jobs that never appeared in the list. Return those that never were in the queue.
-
-        The other jobs of their submissions were not there either.
-        """
-        if now >= self._uncertain_at + SETTLE_S:
-            self._uncertain = 0
-        late = {job_id: its for job_id, its in self._expected.items() if now >= its.at + SETTLE_S}
+        """Stop waiting for submitted jobs that never appeared in the list, and return them."""
+        if now >= self.uncertain_at + SETTLE_S:
+            self.uncertain = 0
+        late = [known.job_id for known in self.expected if now >= (known.submitted_at or 0.0) + SETTLE_S]
         for job_id in late:
-            del self._expected[job_id]
-        return [job_id for job_id, submission in late.items() if not submission.entered]
+            del self.tracked[job_id]
+        return late
 
-    def mark_removed(self, job_ids: Iterable[str], now: float) -> None:
-        """Record that these jobs are removed now."""
-        self._removed.update(dict.fromkeys(job_ids, now))
+    def mark_removed(self, job_ids: Iterable[str], at: float | None) -> None:
+        """Record when jobs are removed; None if their removal failed."""
+        for known in self._of(job_ids):
+            known.removed_at = at
 
-    def unmark_removed(self, job_ids: Sequence[str]) -> None:
-        """Record that the removal of these jobs failed."""
-        self._removed = {job: since for job, since in self._removed.items() if job not in job_ids}
+    def mark_drained(self, job_ids: Iterable[str], at: float | None) -> None:
+        """Record when the master is asked to let the agents of jobs leave; None if it was not asked."""
+        for known in self._of(job_ids):
+            known.drained_at = at
 
-    def mark_drained(self, job_ids: Iterable[str], now: float) -> None:
-        """Record that the master is asked now to let the agents of these jobs leave."""
-        self.drained.update(dict.fromkeys(job_ids, now))
-
-    def unmark_drained(self, job_ids: Sequence[str]) -> None:
-        """Record that the master was not asked."""
-        self.drained = {job: since for job, since in self.drained.items() if job not in job_ids}
+    def _of(self, job_ids: Iterable[str]) -> list[Tracked]:
+        return [self.tracked[job_id] for job_id in job_ids if job_id in self.tracked]
 
     def to_drain_again(self, now: float) -> list[str]:
         """The jobs about which their master must be asked again."""
-        return [job_id for job_id, since in self.drained.items() if now >= since + DRAIN_AGAIN_S]
+        found = ((known.job_id, known.drained_at) for known in self.tracked.values())
+        return [job_id for job_id, at in found if at is not None and now >= at + DRAIN_AGAIN_S]
 
     # ---- jobs that ended -------------------------------------------------------------------------------------
 
+    @property
+    def unexplained(self) -> list[Tracked]:
+        """The jobs that have left the list for an unknown reason."""
+        return [known for known in self.tracked.values() if known.is_unexplained]
+
+    def explain_no_more(self, kept: int = 0) -> None:
+        """Forget the jobs that have left the list for an unknown reason, but the first few."""
+        for known in self.unexplained[kept:]:
+            del self.tracked[known.job_id]
+
     def questions(self) -> list[str]:
         """Choose the ended jobs whose outcomes the overseer asks for."""
-        asked = list(self.unexplained)[:QUESTIONS_AT_ONCE]
-        self.unexplained = {job_id: self.unexplained[job_id] for job_id in asked}
-        return [*asked, *list(self._expected)[:QUESTIONS_AT_ONCE]]
+        self.explain_no_more(QUESTIONS_AT_ONCE)
+        return [known.job_id for known in (*self.unexplained, *self.expected[:QUESTIONS_AT_ONCE])]
 
-    def take_answer(self, job_id: str, outcome: Outcome | None) -> bool:
-        """Record how a job ended, if that is known. Return whether it is known, and the core had asked for it."""
-        if job_id not in self.unexplained and job_id not in self._expected:
-            return False
-        if outcome is not None:
-            self._enter(job_id)
-            if outcome.host:
-                self.machines[job_id] = outcome.host
-        elif job_id in self.unexplained:
-            self.unexplained[job_id] += 1
-            if self.unexplained[job_id] >= QUESTIONS_PER_JOB:
-                del self.unexplained[job_id]
-        return outcome is not None
+    def take_answer(self, job_id: str, outcome: Outcome | None) -> Tracked | None:
+        """Record how a job ended, if that is known. Return the job if it is known, and the core had asked for it."""
+        known = self.tracked.get(job_id)
+        if known is None or known.job is not None:
+            return None
+        known.questions += known.is_unexplained
+        if outcome is not None or known.questions >= QUESTIONS_PER_JOB:
+            del self.tracked[job_id]
+        if outcome is not None and outcome.host:
+            self.machines[job_id] = outcome.host
+        return known if outcome is not None else None
 
     # ---- counting --------------------------------------------------------------------------------------------
 
+    @property
+    def listed(self) -> dict[str, Job]:
+        """The jobs in the last list."""
+        return {known.job_id: known.job for known in self.tracked.values() if known.job is not None}
+
+    @property
+    def drained(self) -> set[str]:
+        """The running jobs whose agents leave after their tasks."""
+        return {known.job_id for known in self.tracked.values() if known.drained_at is not None}
+
+    @property
+    def expected(self) -> list[Tracked]:
+        """Jobs that were submitted and have not been in a list yet. They may have ended."""
+        return [known for known in self.tracked.values() if known.submitted_at is not None]
+
     def live(self, *states: JobState) -> list[Job]:
         """The listed jobs in one of these states, without removed jobs."""
-        return [job for job in self.listed.values() if job.state in states and job.job_id not in self._removed]
-
-    def coming(self, connected: Iterable[str]) -> Counter[Amounts]:
-        """How many jobs are on their way to the master, by what they were asked for.
-
-        Args:
-            connected: the jobs that are not on their way any more.
-        """
-        arrived = {*connected, *self.drained}
-        live = [job.job_id for job in self.live(JobState.QUEUED, JobState.RUNNING) if job.job_id not in arrived]
-        found = Counter(self.amounts.get(job_id, ()) for job_id in (*live, *self._expected))
-        found[()] += self._uncertain
-        return found
+        return [known.job for known in self.tracked.values() if known.job is not None and known.is_live(*states)]
 
     @property
     def unlisted(self) -> int:
         """How many jobs were submitted, or may have been, and are in no list yet."""
-        return len(self._expected) + self._uncertain
+        return len(self.expected) + self.uncertain
 
     @property
     def occupied(self) -> int:
@@ -359,7 +379,10 @@ class JobTable:
     @property
     def freeing(self) -> int:
         """How many of these places will be free, because their jobs were removed or are drained."""
-        return sum(self.listed[job_id].state is not JobState.LEAVING for job_id in self._removed | self.drained)
+        left = (
+            known for known in self.tracked.values() if known.removed_at is not None or known.drained_at is not None
+        )
+        return sum(known.job is not None and known.job.state is not JobState.LEAVING for known in left)
 
     @property
     def kept(self) -> int:
@@ -389,6 +412,20 @@ LONGEST_RETRY_S = 600.0
 
 UNREAD = ResourceFile("", 0.0, 0.0, "", "", (), MemberKeys("", "", ""), 0, 0, 0, "", ())
 """What is known of a resource file before it is read."""
+
+
+class Offered(Enum):
+    """Jobs whose places others can get, the smallest loss first."""
+
+    USELESS = "held or not connected"
+    WAITING = "waiting"
+    AT_WORK = "at work"
+    """Their agents leave after their tasks."""
+
+
+def _since(former: float | None, holds: bool, now: float) -> float | None:
+    """Since when something holds that held since `former`; None if it does not hold now."""
+    return (now if former is None else former) if holds else None
 
 
 def _requirements(content: ResourceFile) -> set[str]:
@@ -427,14 +464,6 @@ class WatchedComputation:
     """Whether a list of jobs has arrived since it is watched."""
     surplus_since: float | None = None
     """Since when more jobs wait than are needed."""
-    _idle_since: dict[str, float] = Factory(dict)
-    """Connected jobs without work, and since when."""
-    _unconnected_since: dict[str, float] = Factory(dict)
-    """Running jobs that are not connected to the present master, and since when."""
-    _unconnected: list[str] = Factory(list)
-    """Those of them that probably never connect."""
-    stranded: list[str] = Factory(list)
-    """Those of them that ran for an earlier master."""
     _master_since: float = -math.inf
     """When this overseer saw the present master first."""
     unfit: dict[Amounts, Pause] = Factory(dict)
@@ -478,7 +507,8 @@ class WatchedComputation:
             self.unfit.clear()
         if has_other_master:
             self.failures = Failures()
-            self._unconnected_since, self._unconnected, self.stranded = {}, [], []
+            for known in self.jobs.tracked.values():
+                known.unconnected_since, known.is_unconnected = None, False
         if not self.finished:
             self.finished_at, self.done = None, False
         self.note_excluded()
@@ -506,48 +536,56 @@ class WatchedComputation:
 
     def note_idleness(self, now: float) -> None:
         """Record since when jobs have been idle or unconnected, and since when more jobs wait than are needed."""
-        connected = self.content.connected_jobs
-        running = {job.job_id: job.running_s for job in self.jobs.live(JobState.RUNNING)}
-        since = self._unconnected_since
-        since = {job_id: since.get(job_id, now) for job_id in running if job_id not in connected}
-        latest, master_s = now - UNCONNECTED_S + ROUNDING_S, now - self._master_since
-        self.stranded = [each for each in since if STRANDED_S <= master_s < running[each] - CERTAIN_S]
-        self._unconnected_since = since
-        self._unconnected = [each for each in since if since[each] <= latest or each in self.stranded]
+        master_s = now - self._master_since
         first = now if self._changed_at is not None else now - max(0.0, self.age_s)  # so old is what the file says
-        idle = self._idle_since
-        self._idle_since = {job_id: idle.get(job_id, first) for job_id in running if connected.get(job_id) == 0}
-        has_surplus = self.missing < 0 and bool(self.waiting())
-        self.surplus_since = (now if self.surplus_since is None else self.surplus_since) if has_surplus else None
+        for known in self.jobs.tracked.values():
+            runs, busy = known.is_live(JobState.RUNNING), self.content.connected_jobs.get(known.job_id)
+            known.idle_since = _since(known.idle_since, runs and busy == 0, first)
+            since = known.unconnected_since = _since(known.unconnected_since, runs and busy is None, now)
+            is_old = known.job is not None and STRANDED_S <= master_s < known.job.running_s - CERTAIN_S
+            known.is_unconnected = since is not None and (is_old or now >= since + UNCONNECTED_S - ROUNDING_S)
+        self.surplus_since = _since(self.surplus_since, self.missing < 0 and bool(self.waiting()), now)
 
     def idle(self, patience_s: float, now: float) -> list[Job]:
         """The jobs that have certainly been idle for this time."""
-        least_s = max(patience_s, CERTAIN_S) - ROUNDING_S
-        running, since = self.jobs.live(JobState.RUNNING), self._idle_since
-        return [job for job in running if now >= since.get(job.job_id, math.inf) + least_s]
+        latest, tracked = now - max(patience_s, CERTAIN_S) + ROUNDING_S, self.jobs.tracked
+        found = [(job, tracked[job.job_id].idle_since) for job in self.jobs.live(JobState.RUNNING)]
+        return [job for job, since in found if since is not None and since <= latest]
 
     def waiting(self) -> list[Job]:
         """The jobs that wait in the queue, without evicted jobs that the master still believes to be connected."""
         return [job for job in self.jobs.live(JobState.QUEUED) if job.job_id not in self.content.connected_jobs]
 
     def unconnected(self) -> list[Job]:
-        """The jobs that have run for a long time without connecting."""
-        outside = [job_id for job_id in self._unconnected if job_id not in self.content.connected_jobs]
-        return [job for job in self.jobs.live(JobState.RUNNING) if job.job_id in outside]
+        """The jobs that run, and probably never connect."""
+        tracked, connected = self.jobs.tracked, self.content.connected_jobs
+        running = [job for job in self.jobs.live(JobState.RUNNING) if job.job_id not in connected]
+        return [job for job in running if tracked[job.job_id].is_unconnected]
+
+    def offers(self, kind: Offered, now: float) -> list[Job]:
+        """The jobs of a kind whose places it can give. The last one is the smallest loss."""
+        if kind is Offered.USELESS:
+            return [*self.unconnected(), *self.jobs.live(JobState.HELD)]
+        return self.waiting() if kind is Offered.WAITING else self.drainable(now)
 
     def drainable(self, now: float) -> list[Job]:
         """The jobs whose agents its master can let leave. The last one is the smallest loss: it idles, or is young."""
         if now < self.silence.until:
             return []
-        connected, idle = self.content.connected_jobs, self._idle_since
-        stay = [job for job in self.jobs.live(JobState.RUNNING) if job.job_id not in self.jobs.drained]
-        able = [job for job in stay if job.job_id in connected]
-        return sorted(able, key=lambda job: (job.job_id in idle, -job.running_s))
+        connected = self.content.connected_jobs
+        stay = connected.keys() - self.jobs.drained
+        able = [job for job in self.jobs.live(JobState.RUNNING) if job.job_id in stay]
+        return sorted(able, key=lambda job: (connected[job.job_id] == 0, -job.running_s))
 
     @property
     def coming(self) -> Counter[Amounts]:
         """How many of its jobs are on their way to the master, by what they were asked for."""
-        return self.jobs.coming({*self.content.connected_jobs, *(job.job_id for job in self.unconnected())})
+        gone = {*self.content.connected_jobs, *self.jobs.drained, *(job.job_id for job in self.unconnected())}
+        live = self.jobs.live(JobState.QUEUED, JobState.RUNNING)
+        coming = [self.jobs.tracked[job.job_id] for job in live if job.job_id not in gone]
+        found = Counter(known.amounts for known in (*coming, *self.jobs.expected))
+        found[()] += self.jobs.uncertain
+        return found
 
     @property
     def unproven(self) -> int:
@@ -565,21 +603,18 @@ class WatchedComputation:
         coming = self.coming
         return {each: -(-kinds[each] // self.slaves_per_job) - coming[each] for each in (*kinds, *(coming - kinds))}
 
-    def note_unfit(self, job_id: str, now: float) -> float:
-        """A job has left, because nothing that waits could run there. Return for how long no other of its kind is
-        submitted, in seconds."""
-        pause = self.unfit.setdefault(self.jobs.amounts.get(job_id, ()), Pause(FIRST_PAUSE_S, LONGEST_PAUSE_S))
+    def note_unfit(self, amounts: Amounts, now: float) -> float:
+        """A job that was asked for this has left, because nothing that waits could run there. Return for how long no
+        other of its kind is submitted, in seconds."""
+        pause = self.unfit.setdefault(amounts, Pause(FIRST_PAUSE_S, LONGEST_PAUSE_S))
         if now >= pause.until:
             pause.begin(now)
         return pause.until - now
 
-    def is_unfit(self, amounts: Amounts, now: float) -> bool:
-        """Whether a job that was asked for this has left, because nothing that waits could run there."""
-        return amounts in self.unfit and now < self.unfit[amounts].until
-
     def wanted(self, now: float) -> dict[Amounts, int]:
         """How many jobs to submit, by what they must be asked for."""
-        return {each: count for each, count in self.shortages.items() if count > 0 and not self.is_unfit(each, now)}
+        unfit = [each for each, pause in self.unfit.items() if now < pause.until]
+        return {each: count for each, count in self.shortages.items() if count > 0 and each not in unfit}
 
     @property
     def missing(self) -> int:

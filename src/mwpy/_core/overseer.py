@@ -12,8 +12,9 @@ tasks, however long they take. Until then, its place counts as one that will be 
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import Factory, define
 from msgspec import Struct, field
@@ -21,8 +22,9 @@ from msgspec import Struct, field
 from mwpy._core.overseen import (
     CERTAIN_S,
     ROUNDING_S,
-    UNCONNECTED_S,
     YOUNG_S,
+    Offered,
+    Tracked,
     WatchedComputation,
     explain,
     is_failure,
@@ -200,19 +202,23 @@ SPENT_S = 10.0
 
 @define(eq=False, repr=False)
 class Claim:
-    """A computation that claims places, or gives places to others."""
+    """A computation that claims places, or gives places to others; or the limit, which takes places from all."""
 
-    computation: WatchedComputation
+    mark: str
+    """The mark of the computation; empty for the limit."""
+    reason: str
+    """Why jobs leave for it."""
+    priority: float
     lacks: int
     """How many more places it wants."""
-    has: int
+    has: int = 0
     """How many places it has, will get, and does not give."""
     offers: list[Job] = Factory(list)
     """The jobs whose places it can give. The last one is the smallest loss."""
 
-    def rank(self) -> tuple[int, int]:
+    def rank(self) -> tuple[float, int]:
         """The claim with the smallest rank gets the next place."""
-        return -self.computation.priority, self.has
+        return -self.priority, self.has
 
     def get(self) -> None:
         """Get a place."""
@@ -220,8 +226,8 @@ class Claim:
 
     def precedes(self, other: Claim) -> bool:
         """Whether it may take a place of another computation. Then the other one cannot take it back."""
-        mine, its = self.computation.priority, other.computation.priority
-        return mine > its or (mine == its and self.has + 1 < other.has)
+        fewer = self.has + 1 < other.has
+        return self.priority > other.priority or (self.priority == other.priority and fewer)
 
 
 def share(claims: Sequence[Claim], places: int) -> None:
@@ -230,8 +236,12 @@ def share(claims: Sequence[Claim], places: int) -> None:
         min((each for each in claims if each.lacks), key=Claim.rank).get()
 
 
-def take(claims: Sequence[Claim]) -> Iterator[tuple[Claim, Claim, Job]]:
+def take(claims: Sequence[Claim], *, from_all: bool) -> Iterator[tuple[Claim, Claim, Job]]:
     """Take places from computations, first from those with the lowest priority and most jobs.
+
+    Args:
+        claims: all claims.
+        from_all: whether a place may also be taken from a computation that precedes, because its job is useless.
 
     Yields:
         The claim that gives, the claim that gets, and the job.
@@ -242,7 +252,7 @@ def take(claims: Sequence[Claim]) -> Iterator[tuple[Claim, Claim, Job]]:
         if not takers or not givers:
             return
         taker, giver = min(takers, key=Claim.rank), max(givers, key=Claim.rank)
-        if not taker.precedes(giver):  # then no other one may take a place either
+        if not from_all and not taker.precedes(giver):  # then no other one may take a place either
             return
         giver.has -= 1
         taker.get()
@@ -312,9 +322,9 @@ class OverseerCore:
                 self._complain(None, "batch system", text, now)
             case Ended(job_id, outcome):
                 for each in self.computations.values():
-                    if each.jobs.take_answer(job_id, outcome) and outcome is not None:
+                    if (known := each.jobs.take_answer(job_id, outcome)) is not None and outcome is not None:
                         each.note_excluded()
-                        self._judge(each, job_id, outcome, now)
+                        self._judge(each, known, outcome, now)
             case Submitted(mark, job_ids, amounts):
                 self.computations[mark].jobs.add_submitted(job_ids, now, amounts)
                 self.computations[mark].refusals.reset()
@@ -327,13 +337,13 @@ class OverseerCore:
             case NotRemoved(job_ids, reason):  # as far as is known
                 self._complain(None, "removal", f"jobs could not be removed: {reason}", now)
                 for each in self.computations.values():
-                    each.jobs.unmark_removed(job_ids)
+                    each.jobs.mark_removed(job_ids, None)
             case Drained(mark):
                 self.computations[mark].silence.reset()
                 self._resolve(self.computations[mark], "drain", "its master answers again")
             case NotDrained(mark, job_ids, reason):  # as far as is known
                 self.computations[mark].silence.begin(now)
-                self.computations[mark].jobs.unmark_drained(job_ids)
+                self.computations[mark].jobs.mark_drained(job_ids, None)
                 text = f"its master was not asked to let jobs leave, as far as is known: {reason}"
                 self._complain(self.computations[mark], "drain", text, now)
 
@@ -358,12 +368,7 @@ class OverseerCore:
             self._report_time(each, now)
             self._drain(each, each.jobs.to_drain_again(now), now)
         self._submit_missing(active, now)
-        excess = max(0, -self._free - self._freeing)
         self._make_room(active, now)
-        reason = f"more than --max {self.settings.max_jobs}"
-        excess -= self._remove_some(active, WatchedComputation.waiting, excess, f"waiting, and {reason}", now)
-        self._remove_some(active, lambda each: each.idle(0.0, now), excess, f"idle, and {reason}", now)
-        self._drain_excess(active, -self._free - self._freeing, now)
 
     def _active(self, now: float) -> list[WatchedComputation]:
         """The computations whose files are current, the most important ones first."""
@@ -441,49 +446,32 @@ class OverseerCore:
         text = f"{counted(short, 'more job')} would be useful, but {full}--max allows only {self.settings.max_jobs}"
         self._complain(computation, "limit", text if short > 0 else "", now)
 
-    def _report_leaving(self, giving: WatchedComputation, getting: WatchedComputation, job_ids: Sequence[str]) -> None:
-        """Say which jobs leave, and which computation waits for their places."""
-        leaves, them, their = ("leaves", "it", "its") if len(job_ids) == 1 else ("leave", "them", "their")
-        why = "is more important" if getting.priority > giving.priority else "has fewer jobs"
-        text = f"because {getting.name} {why}, and waits for {them} to finish {their} tasks"
-        self._say(giving, f"{counted(len(job_ids), 'job')} {leaves}, {text}: {first_of(job_ids, len(job_ids))}")
-
     def _report_hosts(self, computation: WatchedComputation, now: float) -> None:
         """Complain about machines on which jobs or tasks fail although they run well elsewhere."""
         failing, excluded = computation.failures.failing(now), computation.failures.excluded
         text = (
-            f"jobs fail at their start on {', '.join(failing)} and run well elsewhere, so none is submitted to "
-            f"{'it' if len(failing) == 1 else 'them'}. Ask your administrator, or read the output of the jobs"
+            f"jobs fail at their start on {', '.join(failing)} and run well elsewhere, so none is submitted there. "
+            f"Ask your administrator, or read the output of the jobs"
         )
         self._complain(computation, "machines", text if failing else "", now)
         text = (
             f"tasks fail on {', '.join(excluded)} that succeed elsewhere, so the master sends no more work there, "
-            f"and no job is submitted to {'it' if len(excluded) == 1 else 'them'}. The master's messages say more"
+            f"and no job is submitted there. The master's messages say more"
         )
         self._complain(computation, "excluded machines", text if excluded else "", now)
 
     def _report_delays(self, computation: WatchedComputation, now: float) -> None:
         """Complain about jobs that run without connecting, and about the reason why others keep waiting."""
-        stranded = computation.stranded
+        unconnected = computation.unconnected()
         text = (
-            f"{counted(len(stranded), 'job')} of an earlier master did not find this one, so others replace "
-            f"{'it' if len(stranded) == 1 else 'them'}: {first_of(stranded, len(stranded))}"
-        )
-        self._complain(computation, "stranded", text if stranded else "", now)
-        unconnected = [job for job in computation.unconnected() if job.job_id not in stranded]
-        count = len(unconnected)
-        one = count == 1
-        text = (
-            f"{counted(count, 'job')} ran for {UNCONNECTED_S:.0f} s and {'is' if one else 'are'} not "
-            f"connected, so others replace {'it' if one else 'them'}. Can the jobs reach the master, and does "
-            f"their script leave MWPY_JOB unchanged? {first_of((job.job_id for job in unconnected), count)}"
+            f"replaces {counted(len(unconnected), 'job')} without a connection to this master. Unless an earlier one had "
+            f"them: can it be reached there, and does the script leave MWPY_JOB unchanged? {_ids(unconnected)}"
         )
         self._complain(computation, "unconnected", text if unconnected else "", now)
-        noted, text = [job for job in computation.waiting() if job.note], ""
-        if noted:
-            verb = "waits" if len(noted) == 1 else "wait"
-            text = f"{counted(len(noted), 'job')} still {verb}. The reason for job {noted[0].job_id}: {noted[0].note}"
-        self._complain(computation, "waiting", text, now, after_s=EXPLAIN_AFTER_S)
+        noted = [job for job in computation.waiting() if job.note]
+        text = f"{counted(len(noted), 'job')} still in the queue. "
+        text += f"The reason for job {noted[0].job_id}: {noted[0].note}" if noted else ""
+        self._complain(computation, "waiting", text if noted else "", now, after_s=EXPLAIN_AFTER_S)
 
     def _report_time(self, computation: WatchedComputation, now: float) -> None:
         """Complain if a job ends before any waiting task could finish."""
@@ -520,7 +508,7 @@ class OverseerCore:
                 if job.running_s >= YOUNG_S and computation.failures.succeed(now - (job.running_s - YOUNG_S), job.host):
                     self._say(computation, f"job {job.job_id} runs well, so more are submitted")
             if computation.finished_at is not None:
-                computation.jobs.unexplained.clear()
+                computation.jobs.explain_no_more()
             self._actions.ask += computation.jobs.questions()
 
     def _report_adoption(self, computation: WatchedComputation, jobs: Mapping[str, Job]) -> None:
@@ -531,12 +519,13 @@ class OverseerCore:
             self._say(computation, text)
         computation.listed = True
 
-    def _judge(self, computation: WatchedComputation, job_id: str, outcome: Outcome, now: float) -> None:
+    def _judge(self, computation: WatchedComputation, known: Tracked, outcome: Outcome, now: float) -> None:
         """Decide whether a job that has ended was a failure."""
+        job_id = known.job_id
         if computation.finished_at is not None:
             return
         if outcome.exit_code == ExitCode.UNFIT:
-            pause = f"no other of its kind is submitted for {duration(computation.note_unfit(job_id, now))}"
+            pause = f"no other of its kind is submitted for {duration(computation.note_unfit(known.amounts, now))}"
             remedy = "unless the tasks that wait require something else"
             self._say(computation, f"job {job_id} left: {explain(outcome)}, so {pause}, {remedy}")
         elif is_failure(outcome):
@@ -599,47 +588,39 @@ class OverseerCore:
             self._remove(computation, computation.waiting(), "waiting, and there is no other machine", now)
 
     def _make_room(self, active: Sequence[WatchedComputation], now: float) -> None:
-        """Take places for the computations that lack jobs: of useless jobs, of waiting jobs, and then of jobs at work,
-        whose agents leave after their tasks."""
-
-        def useless(each: WatchedComputation) -> list[Job]:
-            return [*each.unconnected(), *each.jobs.live(JobState.HELD)]
-
-        lacking = sum(each.lacks for each in self._claims(active, now)) - max(0, self._free + self._freeing)
-        self._remove_some(active, useless, lacking, "held or not connected, and others need their places", now)
-        claims = self._claims(active, now)
-        wanting = [each for each in claims if each.lacks]
-        share(claims, self._free + self._freeing)
-        for each in claims:
-            each.offers = each.computation.waiting()
-        taken = [(giver, job) for giver, _, job in take(claims)]
-        for each in claims:
-            jobs = [job for giver, job in taken if giver is each]
-            self._remove(each.computation, jobs, "waiting, and others need their places", now)
-            each.offers = each.computation.drainable(now)
-        moves: dict[tuple[str, str], list[str]] = {}
-        for giver, taker, job in take(claims):
-            moves.setdefault((giver.computation.mark, taker.computation.mark), []).append(job.job_id)
-        for (mark, to), job_ids in moves.items():
-            if (mark, "drain") not in self._open:  # else its master did not answer, and this was said before
-                self._report_leaving(self.computations[mark], self.computations[to], job_ids)
-            self._drain(self.computations[mark], job_ids, now)
-        for each in wanting:
-            self._report_limit(each.computation, each.lacks, now)
-
-    def _drain_excess(self, active: Sequence[WatchedComputation], excess: int, now: float) -> None:
-        """Let jobs leave after their tasks: those for which a host has no place any more, and others beyond the limit,
-        of the least important computation first."""
-        able = [(each, job) for each in reversed(active) for job in reversed(each.drainable(now))]
-        able.sort(key=lambda pair: not pair[1].is_surplus)
-        count = max(0, excess, sum(job.is_surplus for _, job in able))
+        """Take places for the limit, and for the computations that lack jobs: of useless jobs, of waiting jobs, and
+        then of jobs at work, whose agents leave after their tasks."""
         for each in active:
-            job_ids = [job.job_id for computation, job in able[:count] if computation is each]
-            if job_ids and (each.mark, "drain") not in self._open:
-                leave = "leaves after its task" if len(job_ids) == 1 else "leave after their tasks"
-                why = f"because there are fewer places now: {first_of(job_ids, len(job_ids))}"
-                self._say(each, f"{counted(len(job_ids), 'job')} {leave}, {why}")
-            self._drain(each, job_ids, now)
+            surplus = [job for job in each.drainable(now) if job.is_surplus]
+            self._let_leave(each, surplus, "their machines may have fewer jobs now", now)
+        claims = self._claims(active, now)
+        lacking = [self.computations[each.mark] for each in claims if each.lacks]
+        excess = max(0, -self._free - self._freeing)
+        share(claims, self._free + self._freeing)
+        claims.append(Claim("", f"--max {self.settings.max_jobs} allows no more", math.inf, excess))
+        for kind in Offered:
+            for each, claim in zip(active, claims, strict=False):
+                claim.offers = each.offers(kind, now)
+            taken: dict[tuple[str, str], list[Job]] = {}
+            for giver, taker, job in take(claims, from_all=kind is Offered.USELESS):
+                taken.setdefault((giver.mark, taker.reason), []).append(job)
+            for (mark, reason), jobs in taken.items():
+                if kind is Offered.AT_WORK:
+                    self._let_leave(self.computations[mark], jobs, reason, now)
+                else:
+                    self._remove(self.computations[mark], jobs, f"{kind.value}, because {reason}", now)
+        for each, claim in zip(active, claims, strict=False):
+            if each in lacking:
+                self._report_limit(each, claim.lacks, now)
+
+    def _let_leave(self, computation: WatchedComputation, jobs: Sequence[Job], why: str, now: float) -> None:
+        """Let the agents of jobs leave after their tasks, and say so, unless their master did not answer the last time:
+        then it was said before."""
+        if jobs and (computation.mark, "drain") not in self._open:
+            self._say(
+                computation, f"lets {counted(len(jobs), 'job')} leave after their tasks, because {why}: {_ids(jobs)}"
+            )
+        self._drain(computation, [job.job_id for job in jobs], now)
 
     def _drain(self, computation: WatchedComputation, job_ids: Sequence[str], now: float) -> None:
         """Request that the agents of jobs leave after their tasks."""
@@ -647,43 +628,29 @@ class OverseerCore:
             self._actions.drain.setdefault(computation.mark, []).extend(job_ids)
             computation.jobs.mark_drained(job_ids, now)
 
-    def _remove_some(
-        self,
-        active: Sequence[WatchedComputation],
-        choice: Callable[[WatchedComputation], list[Job]],
-        count: int,
-        reason: str,
-        now: float,
-    ) -> int:
-        """Remove `count` of the jobs that `choice` names, the least important first. Return how many there were."""
-        removed = 0
-        for each in reversed(active):
-            jobs = choice(each)[-(count - removed) :] if count > removed else []
-            self._remove(each, jobs, reason, now)
-            removed += len(jobs)
-        return removed
-
     def _remove(self, computation: WatchedComputation, jobs: Sequence[Job], reason: str, now: float) -> None:
         if not jobs:
             return
         job_ids = [job.job_id for job in jobs]
         self._actions.remove += job_ids
         computation.jobs.mark_removed(job_ids, now)
-        ids = first_of(job_ids, len(job_ids))
-        self._say(computation, f"removes {counted(len(jobs), 'job')}, {reason}: {ids}")
+        self._say(computation, f"removes {counted(len(jobs), 'job')}, {reason}: {_ids(jobs)}")
 
     # ---- submissions -----------------------------------------------------------------------------------------
 
     def _claims(self, active: Sequence[WatchedComputation], now: float) -> list[Claim]:
         """What each computation has and lacks. A place that becomes free belongs to nobody."""
-        return [Claim(each, self._wish(each, now), each.jobs.kept) for each in active]
+        return [
+            Claim(each.mark, f"{each.name} needs places", each.priority, self._wish(each, now), each.jobs.kept)
+            for each in active
+        ]
 
     def _submit_missing(self, active: Sequence[WatchedComputation], now: float) -> None:
         """Submit the missing jobs of these computations within the limits."""
         claims = self._claims(active, now)
         share(claims, min(self._free, self._allowance(now)))
-        for each in claims:
-            self._submit(each.computation, each.has - each.computation.jobs.kept, now)
+        for each, claim in zip(active, claims, strict=True):
+            self._submit(each, claim.has - each.jobs.kept, now)
 
     def _is_urgent(self, now: float) -> bool:
         """Whether a computation without any job needs one, and can get it now."""
@@ -735,6 +702,10 @@ class OverseerCore:
                 needs = f" for {Requires(amounts)}" if amounts else ""
                 text = f"submits {counted(some, 'job')}{needs}{where}: {missing} missing, {on_the_way} on the way"
                 self._say(computation, text)
+
+
+def _ids(jobs: Sequence[Job]) -> str:
+    return first_of((job.job_id for job in jobs), len(jobs))
 
 
 def _about_held(job: Job) -> str:

@@ -89,7 +89,7 @@ class Oversight:
                 wants[str(each.number)] = (
                     0 if found.finished else max(least, missing + len(found.jobs.listed.keys() & connected))
                 )
-                has[str(each.number)] = found.jobs.occupied - len(found.jobs.drained.keys() - connected)
+                has[str(each.number)] = found.jobs.occupied - len(found.jobs.drained - connected)
         self.work = Work(True, wants, has, self._core.fault)
 
     def remove(self, entry: Entry | None = None) -> None:
