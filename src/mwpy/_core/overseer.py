@@ -464,8 +464,8 @@ class OverseerCore:
         """Complain about jobs that run without connecting, and about the reason why others keep waiting."""
         unconnected = computation.unconnected()
         text = (
-            f"replaces {counted(len(unconnected), 'job')} without a connection to this master. Unless an earlier one had "
-            f"them: can it be reached there, and does the script leave MWPY_JOB unchanged? {_ids(unconnected)}"
+            f"replaces {counted(len(unconnected), 'job')} without a connection to this master. Unless an old one had "
+            f"them: can this one be reached there, and does the script leave MWPY_JOB unchanged? {_ids(unconnected)}"
         )
         self._complain(computation, "unconnected", text if unconnected else "", now)
         noted = [job for job in computation.waiting() if job.note]

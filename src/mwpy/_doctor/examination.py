@@ -16,7 +16,7 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from mwpy import resource_file
 from mwpy._batch import Batch, BatchUnavailable, Launch
 from mwpy._batch.local import Local
 from mwpy._roles.join import MasterContact, find_master, try_address, visit
-from mwpy._roles.overseer import agent_command, mark_of
+from mwpy._roles.overseer import agent_command
 from mwpy._system import clock, memory, process
 from mwpy._system.clock import Clock
 from mwpy._transport.link import AgentLink, library_versions
@@ -105,9 +105,40 @@ def diagnose(there: Report, here: Report | None, earliest: float, latest: float)
         earliest: the earliest time, by the clock of this machine, at which the other clock was read.
         latest: the latest such time.
     """
-    versions = [_python(there, here), _libraries(there, here), _clock(there, earliest, latest)]
-    application = _application(there, here)
-    return [Finding("machine", there.machine), *versions, *there.connection, application, *there.resources]
+    other = here or there
+    install, same = "install the same version of mwpy there", "install the same versions, or pack the script"
+    python = (
+        "use the same minor version there, or pack the script for it; otherwise functions by value do not run there"
+    )
+    differs = there.python.split(".")[:2] != other.python.split(".")[:2]
+    found = f"{there.python} ({there.executable})" + (f", here {other.python}" if differs else "")
+    versions = Finding("Python", found, python if differs else "")
+    libraries = _compared("libraries", _list(there.libraries), there.libraries, other.libraries, ["mwpy"], install)
+    application = Finding(
+        "application", there.import_fault, "install the missing packages there, or pack the script (mwpy pack)"
+    )
+    if (imports := there.imports) is not None:
+        found = f"imported; its packages: {_list(imports) or 'none'}"
+        application = _compared("application", found, imports, other.imports or {}, imports, same)
+    clock = _clock(there, earliest, latest)
+    machine = Finding("machine", there.machine)
+    return [machine, versions, libraries, clock, *there.connection, application, *there.resources]
+
+
+def _list(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _compared(
+    about: str, found: str, there: Mapping[str, str], here: Mapping[str, str], matter: Iterable[str], remedy: str
+) -> Finding:
+    """Name the versions that are others than here. It is a fault if one of those that `matter` is."""
+    other = {
+        name: f"{version or 'none'} there, {here[name] or 'none'} here"
+        for name, version in there.items()
+        if here.get(name, version) != version
+    }
+    return Finding(about, f"{found}; {_list(other)}" if other else found, remedy if {*matter} & other.keys() else "")
 
 
 def stuck(job: Job, timeout_s: float) -> Finding:
@@ -126,36 +157,6 @@ def no_report(job_id: str, outcome: Outcome | None, log_dir: str) -> Finding:
     stderr = outcome.stderr.strip() or "(nothing)"
     remedy = "check that its program, Python and mwpy are there, or give another --command"
     return Finding("job", f"there is no report: {outcome.description}. It wrote last:\n{stderr}", remedy)
-
-
-def _python(there: Report, here: Report | None) -> Finding:
-    found = f"{there.python} ({there.executable})"
-    if here is None or _minor(there) == _minor(here):
-        return Finding("Python", found)
-    remedy = (
-        "use the same minor version there, or pack the script for it; otherwise functions by value do not run there"
-    )
-    return Finding("Python", f"{found}, here {here.python}", remedy)
-
-
-def _minor(report: Report) -> list[str]:
-    return report.python.split(".")[:2]
-
-
-def _libraries(there: Report, here: Report | None) -> Finding:
-    found = _list(there.libraries)
-    other = _differences(there.libraries, here.libraries if here else {})
-    if "mwpy" in other:
-        return Finding("libraries", f"{found}; {_list(other)}", "install the same version of mwpy there")
-    return Finding("libraries", f"{found}{f'; {_list(other)}' if other else ''}")
-
-
-def _differences(there: dict[str, str], here: dict[str, str]) -> dict[str, str]:
-    return {
-        name: f"{there[name] or 'none'} there, {here[name] or 'none'} here"
-        for name in there
-        if name in here and there[name] != here[name]
-    }
 
 
 def _clock(there: Report, earliest: float, latest: float) -> Finding:
@@ -211,21 +212,6 @@ def about_resources(memory: int | None, disk: int, seconds_left: float | None) -
 
 def _amount(about: str, amount: int, least: int, remedy: str) -> Finding:
     return Finding(about, f"{amount / 1e6:.0f} MB free", remedy if amount < least else "")
-
-
-def _application(there: Report, here: Report | None) -> Finding:
-    if there.imports is None:
-        remedy = "install the missing packages there, or pack the script (mwpy pack)"
-        return Finding("application", there.import_fault, remedy)
-    found = f"imported; its packages: {_list(there.imports) or 'none'}"
-    other = _differences(there.imports, (here.imports if here else None) or {})
-    if other:
-        return Finding("application", f"{found}; but {_list(other)}", "install the same versions, or pack the script")
-    return Finding("application", found)
-
-
-def _list(values: dict[str, str]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 # The examination itself, on the machine of the agent.
@@ -347,44 +333,25 @@ LATE_S = 30.0
 
 
 def examine(
-    path: Path,
+    launch: Launch,
     content: ResourceFile,
     batches: Mapping[str, Batch],
-    *,
     command: Sequence[str],
-    log_dir: Path | None,
-    extra: tuple[str, ...],
-    prologue: str,
-    name: str,
     timeout_s: float,
     say: Callable[[str], None],
 ) -> list[Finding]:
     """Examine whether agents can serve a computation.
 
     Args:
-        path: the resource file.
-        content: its content.
+        launch: how a job is launched, without its command.
+        content: the content of the resource file.
         batches: the batch systems that run an agent each, by the name that their findings get; none for this machine.
         command: a program that the job runs instead of the one in the resource file, if it is not empty.
-        log_dir: the folder for the job's output; None for a folder beside the resource file.
-        extra: lines for the submission.
-        prologue: lines that run before the agent in a job of a batch system, if it is not empty.
-        name: the name of the job, if it is not empty.
         timeout_s: how long the job may wait and run.
         say: is called with a line for each state of the job.
     """
-    log_dir = (log_dir or Path(f"{path}.jobs")).absolute()
-    log_dir.mkdir(parents=True, exist_ok=True)
-    launch = Launch(
-        mark=f"doctor-{os.getpid()}-{mark_of(path)}",
-        resource_path=os.path.abspath(path),
-        command=_examining(content, command),
-        slaves=1,
-        log_dir=str(log_dir),
-        extra=extra,
-        prologue=prologue,
-        name=name,
-    )
+    os.makedirs(launch.log_dir, exist_ok=True)
+    launch = evolve(launch, command=_examining(content, command))
     with tempfile.TemporaryDirectory(prefix="mwpy-doctor-") as folder:
         local = Consultation(Local(Path(folder)), timeout_s, say)
         if not batches and not command:

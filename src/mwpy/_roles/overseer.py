@@ -217,7 +217,8 @@ class OverseenFiles:
             file.prune_at = clock.monotonic() + PRUNE_AGAIN_S
             kept = max(KEPT_FILES, 4 * self._options.settings.max_jobs)
             _prune(file.log_dir, mark, kept)
-            _prune_neighbours(file.path, kept)
+            for folder in file.path.parent.glob(f"{RESOURCE_FILES}{JOBS}"):  # their computations may never run again
+                _prune(folder, mark_of(folder.with_suffix("")), kept)
         command = agent_command(content, self._options.command, slaves)
         own = self._options
         return Launch(
@@ -280,31 +281,18 @@ def _locked(folder: Path, mark: str) -> FileLock:
     return FileLock(folder / f"{mark}.lock")
 
 
-def _prune_neighbours(resource: Path, kept: int) -> None:
-    """Delete old output of computations in the same directory, which may never run again, and then empty folders."""
-    for folder in sorted(resource.parent.glob(f"{RESOURCE_FILES}{JOBS}")):
-        with suppress(OSError):  # it belongs to another user, or has other files
-            if _prune(folder, mark_of(folder.with_suffix("")), kept):
-                folder.rmdir()
-
-
-def _prune(folder: Path, mark: str, kept: int) -> int:
-    """Delete old output of a computation's jobs and of its examinations, and all but the latest `kept` files.
-
-    Returns:
-        The number of deleted files.
-    """
-    found = []
-    for entry in os.scandir(folder):
-        name, _, rest = entry.name.partition(".")
-        if (name == mark or (name.startswith("doctor-") and name.endswith(f"-{mark}"))) and rest != "lock":
-            found.append((entry.stat().st_mtime, entry.path))
-    found.sort(reverse=True)
-    old = [path for number, (at, path) in enumerate(found) if number >= kept or clock.wall() > at + KEPT_S]
-    for path in old:
-        with suppress(FileNotFoundError):
+def _prune(folder: Path, mark: str, kept: int) -> None:
+    """Delete old output of a computation's jobs and of its examinations, and all but the latest `kept` files; then also
+    the folder, if nothing is left."""
+    with suppress(OSError):  # it belongs to another user, or has other files
+        names = re.compile(rf"(doctor-\d+-)?{re.escape(mark)}\.(?!lock$)")
+        found = [(each.stat().st_mtime, each.path) for each in os.scandir(folder) if names.match(each.name)]
+        found.sort(reverse=True)
+        old = [path for number, (at, path) in enumerate(found) if number >= kept or clock.wall() > at + KEPT_S]
+        for path in old:
             os.unlink(path)
-    return len(old)
+        if old:
+            folder.rmdir()
 
 
 LOOK_S = 1.0

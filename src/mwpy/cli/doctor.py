@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,8 +31,9 @@ from pathlib import Path
 from msgspec.structs import asdict
 
 from mwpy import resource_file
-from mwpy._batch import Batch
+from mwpy._batch import Batch, Launch
 from mwpy._doctor.examination import Finding, examine
+from mwpy._roles.overseer import mark_of
 from mwpy._values.errors import ExitCode
 from mwpy._values.options import BATCH_SYSTEMS
 from mwpy._values.phrases import counted
@@ -67,17 +69,19 @@ def _findings(parsed: argparse.Namespace) -> list[Finding]:
         batches.update(batch.apart())
     elif parsed.system not in (None, "local"):
         batches[""] = batch
-    return examine(
-        parsed.path,
-        content,
-        batches,
-        command=parsed.command,
-        log_dir=parsed.log_dir,
+    launch = Launch(
+        mark=f"doctor-{os.getpid()}-{mark_of(parsed.path)}",
+        resource_path=os.path.abspath(parsed.path),
+        command=(),
+        slaves=1,
+        log_dir=os.path.abspath(parsed.log_dir or f"{parsed.path}.jobs"),
         extra=lines(parsed),
         prologue=" && ".join(parsed.prologue),
         name=parsed.job_name or "",
-        timeout_s=parsed.timeout,
-        say=lambda line: print(line, file=sys.stderr if parsed.json else sys.stdout, flush=True),
+    )
+    out = sys.stderr if parsed.json else sys.stdout
+    return examine(
+        launch, content, batches, parsed.command, parsed.timeout, lambda line: print(line, file=out, flush=True)
     )
 
 
