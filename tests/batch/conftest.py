@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.batch.condor_jobs import Jobs
+from tests.batch.desks import CondorDesk, Desk, SgeDesk, SlurmDesk, SshDesk
 from tests.batch.packing import Packing, versions
 from tests.batch.systems import START_S, in_use, skip, user_folder
 from tests.systems.condor import CondorPool
@@ -140,3 +141,38 @@ def ssh_dir(ssh_node: SshNode) -> Iterator[Path]:
     """A folder with the files of a clone."""
     with user_folder(ssh_node) as folder:
         yield folder
+
+
+@pytest.fixture
+def condor_desk(condor: CondorPool, pool_dir: Path) -> Iterator[CondorDesk]:
+    desk = CondorDesk(condor, pool_dir)
+    yield desk
+    desk.end()
+
+
+@pytest.fixture
+def slurm_desk(slurm: SlurmNode, slurm_dir: Path) -> Iterator[SlurmDesk]:
+    desk = SlurmDesk(slurm, slurm_dir)
+    yield desk
+    desk.end()
+
+
+@pytest.fixture
+def sge_desk(sge: SgeNode, sge_dir: Path) -> Iterator[SgeDesk]:
+    desk = SgeDesk(sge, sge_dir)
+    yield desk
+    desk.end()
+
+
+@pytest.fixture
+def ssh_desk(ssh_node: SshNode, ssh_dir: Path) -> Iterator[SshDesk]:
+    desk = SshDesk(ssh_node, ssh_dir)
+    yield desk
+    desk.end()
+
+
+@pytest.fixture
+def desk(request: pytest.FixtureRequest) -> Desk:
+    """The desk of a batch system, which the parameter names."""
+    found: Desk = request.getfixturevalue(f"{request.param.removeprefix('ht')}_desk")
+    return found

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from tests.batch.condor_jobs import HELD, RUNNING, Jobs
 from tests.batch.systems import until
-from tests.batch.test_oversee_htcondor import schedd_down
+from tests.batch.test_oversee_peculiar import schedd_down
 
 SHORT = "--mw-grace-period 1 --mw-reconnect-seconds 0"
 """For slaves whose tasks do not end, and which do not look for a master that was killed."""

@@ -6,19 +6,10 @@ import json
 import os
 import shlex
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from tests.batch.desks import CondorDesk, Desk, SlurmDesk
 from tests.batch.systems import until
-from tests.batch.test_oversee_htcondor import Desk
-from tests.batch.test_oversee_sge import SgeDesk
-from tests.batch.test_oversee_slurm import SlurmDesk
-from tests.batch.test_oversee_ssh import SshDesk
-from tests.systems.condor import CondorPool
-from tests.systems.sge import SgeNode
-from tests.systems.slurm import SlurmNode
-from tests.systems.ssh import SshNode
 
 from mwpy import ExitCode
 
@@ -43,23 +34,6 @@ with mwpy.Executor(
     print("values:", [future.result() for future in futures] == [(7 * number, True) for number in range(50)])
 """
 
-SMALL = ("--memory", "200MB", "--disk", "20MB")
-
-
-@pytest.fixture
-def condor_desk(condor: CondorPool, pool_dir: Path) -> Iterator[Desk]:
-    desk = Desk(condor, pool_dir)
-    yield desk
-    desk.end()
-
-
-@pytest.fixture
-def slurm_desk(slurm: SlurmNode, slurm_dir: Path) -> Iterator[SlurmDesk]:
-    desk = SlurmDesk(slurm, slurm_dir)
-    yield desk
-    desk.end()
-
-
 STUDY = """
 command = "sh run.sh {alpha} grid.dat"
 inputs = ["run.sh", "grid.dat"]
@@ -71,29 +45,23 @@ collect = [{ to = "all.txt", form = "blocks" }]
 """
 
 
-def compute(desk: Desk, *words: str) -> None:
-    """Run the script, whose tasks see a variable that only jobs of the batch system have."""
-    (desk.folder / "script.py").write_text(SCRIPT)
-    run = desk.start(desk.folder / ".venv/bin/python", "script.py", *words)
-    log = desk.folder / "executor.rsc.overseer"
-    assert run.end() == 0, run.out
-    assert run.out == "values: True\n", log.read_text()
-    assert "submits" in log.read_text()
-    until(lambda: desk.queue() == [], "no job left")
-
-
-def sweep(desk: Desk, *words: object, user: str = "submit") -> tuple[bytes, bytes]:
+def sweep(desk: Desk, *words: object) -> tuple[bytes, bytes]:
     """Make the runs of a study. Return its table of results, and the output of all runs."""
     (desk.folder / "study.toml").write_text(STUDY)
     (desk.folder / "run.sh").write_text("cat config.ini > out.txt; pwd >&2; echo sum $(cat $2 | wc -c) $1\n")
     (desk.folder / "grid.dat").write_bytes(bytes(200_000))
     (desk.folder / "config.in").write_text("c={alpha:} {word}\n")
-    run = desk.start(desk.folder / ".venv/bin/mwpy", "sweep", "study.toml", *words, user=user)
+    run = desk.mwpy("sweep", "study.toml", *words)
     assert run.end() == 0, run.out
     assert "10 of 10 runs succeeded, 0 failed" in run.out
     if "--with" in words:
         assert "submits" in (desk.folder / "study.sweep" / "sweep.rsc.overseer").read_text()
     return (desk.folder / "study.sweep" / "results.csv").read_bytes(), (desk.folder / "all.txt").read_bytes()
+
+
+def overseen(desk: Desk) -> tuple[str, ...]:
+    """Options of a sweep whose slaves are jobs."""
+    return "--with", desk.system, "--max", "2", "--oversee", shlex.join(["--interval", "0.5", *map(str, desk.options)])
 
 
 SWEPT = (
@@ -112,34 +80,24 @@ SWEPT = (
 """The table of a sweep, and the output of all runs: the same everywhere, byte for byte."""
 
 
-def test_a_sweep_gives_the_same_in_htcondor_without_shared_files(condor_desk: Desk) -> None:
-    options = "--interval 0.5 --memory 200MB --disk 20MB"
-    assert sweep(condor_desk, "--with", "htcondor", "--max", 2, "--oversee", options) == SWEPT
-    until(lambda: condor_desk.queue() == [], "no job left")
-
-
-def test_a_sweep_gives_the_same_in_slurm_and_without_a_batch_system(slurm_desk: SlurmDesk) -> None:
-    assert sweep(slurm_desk, "--slaves", 2) == SWEPT
-    options = ("--with", "slurm", "--max", 2, "--oversee", "--interval 0.5", "--again", "all")
-    assert sweep(slurm_desk, *options) == SWEPT
-    until(lambda: slurm_desk.queue() == [], "no job left")
-
-
-def test_a_sweep_gives_the_same_over_ssh(ssh_node: SshNode, ssh_dir: Path) -> None:
-    desk = SshDesk(ssh_node, ssh_dir)
-    desk.hosts("node1 slots=1\nnode2 slots=1\n")
-    options = f"--hosts hosts --ssh-options '-F {desk.config}' --interval 0.5"
-    assert sweep(desk, "--with", "ssh", "--max", 2, "--oversee", options, user="root") == SWEPT
-    desk.end()
+@pytest.mark.parametrize(
+    "desk", ["htcondor", "slurm", "ssh", pytest.param("sge", marks=pytest.mark.long)], indirect=True
+)
+def test_a_sweep_gives_the_same_everywhere(desk: Desk) -> None:
+    """Jobs of HTCondor share no files. In Slurm, it is also made without jobs."""
+    if desk.system == "slurm":
+        assert sweep(desk, "--slaves", 2) == SWEPT
+    assert sweep(desk, *overseen(desk), "--again", "all") == SWEPT
+    desk.until_empty()
 
 
 class Detached:
     """A sweep of a desk without a terminal. Its runs wait for files."""
 
-    def __init__(self, desk: Desk, *options: str) -> None:
+    def __init__(self, desk: Desk) -> None:
         self.desk = desk
         (desk.folder / "wait.sh").write_text(f"while ! test -e {desk.folder}/gate$1; do sleep 0.05; done\n")
-        self.command = ("sh wait.sh {x}", "--values", "x=1..4", "--folder", "runs", "--detach", *options)
+        self.command = ("sh wait.sh {x}", "--values", "x=1..4", "--folder", "runs", "--detach", *overseen(desk))
 
     def start(self) -> None:
         """Start it in a shell that is killed then."""
@@ -149,7 +107,7 @@ class Detached:
 
     def asked(self, *words: str) -> tuple[int, str]:
         """Run `mwpy sweep`. Return its exit code and what it prints."""
-        run = self.desk.start(self.desk.folder / ".venv/bin/mwpy", "sweep", *words)
+        run = self.desk.mwpy("sweep", *words)
         return run.end(), run.out
 
     def kill(self) -> int:
@@ -163,9 +121,8 @@ class Detached:
             (self.desk.folder / f"gate{number}").touch()
 
 
-def test_a_detached_sweep_in_htcondor_starts_again_and_is_stopped(condor_desk: Desk) -> None:
-    options = "--interval 0.5 --memory 200MB --disk 20MB"
-    sweep = Detached(condor_desk, "--with", "htcondor", "--max", "2", "--oversee", options)
+def test_a_detached_sweep_in_htcondor_starts_again_and_is_stopped(condor_desk: CondorDesk) -> None:
+    sweep = Detached(condor_desk)
     sweep.start()
     killed = sweep.kill()
     until(lambda: f"in process {killed}" not in sweep.asked("status", "runs")[1], "another process")
@@ -174,22 +131,22 @@ def test_a_detached_sweep_in_htcondor_starts_again_and_is_stopped(condor_desk: D
     assert sweep.asked("stop", "runs", "--now") == (0, "the sweep in runs ends now\n")
     code, said = sweep.asked("attach", "runs")
     assert code == ExitCode.INTERRUPTED, said
-    until(lambda: condor_desk.queue() == [], "no job left")
+    condor_desk.until_empty()
 
 
 def test_a_detached_sweep_in_slurm_says_that_it_was_cancelled(slurm_desk: SlurmDesk) -> None:
-    sweep = Detached(slurm_desk, "--with", "slurm", "--max", "2", "--oversee", "--interval 0.5")
+    sweep = Detached(slurm_desk)
     sweep.start()
     [job] = [job["id"] for job in slurm_desk.queue() if job["name"].startswith("mwpy-sweep-")]
     slurm_desk.pool("scancel", job)
     code, said = sweep.asked("attach", "runs")
     assert (code, "the same command continues it: cd " in said) == (ExitCode.INTERRUPTED, True), said
-    until(lambda: slurm_desk.queue() == [], "no job left")
+    slurm_desk.until_empty()
 
 
 @pytest.mark.long
 def test_a_detached_sweep_that_is_lost_in_slurm_continues_with_the_same_command(slurm_desk: SlurmDesk) -> None:
-    sweep = Detached(slurm_desk, "--with", "slurm", "--max", "2", "--oversee", "--interval 0.5")
+    sweep = Detached(slurm_desk)
     sweep.start()
     sweep.kill()
     until(lambda: sweep.asked("status", "runs")[0] == ExitCode.UNREACHABLE, "the end of the job")
@@ -198,20 +155,24 @@ def test_a_detached_sweep_that_is_lost_in_slurm_continues_with_the_same_command(
     sweep.let_end(1, 2, 3, 4)
     code, said = sweep.asked("attach", "runs")
     assert (code, "4 of 4 runs succeeded" in said) == (0, True), said
-    until(lambda: slurm_desk.queue() == [], "no job left")
+    slurm_desk.until_empty()
 
 
-def test_an_executor_computes_in_htcondor(condor_desk: Desk) -> None:
-    compute(condor_desk, "htcondor", "_CONDOR_SCRATCH_DIR", *SMALL)
-
-
-def test_an_executor_computes_in_slurm(slurm_desk: SlurmDesk) -> None:
-    compute(slurm_desk, "slurm", "SLURM_JOB_ID")
-
-
-@pytest.mark.long
-def test_an_executor_and_a_sweep_compute_in_grid_engine(sge: SgeNode, sge_dir: Path) -> None:
-    desk = SgeDesk(sge, sge_dir)
-    compute(desk, "sge", "SGE_TASK_ID")
-    assert sweep(desk, "--with", "sge", "--max", 2, "--oversee", "--interval 0.5") == SWEPT
-    desk.end()
+@pytest.mark.parametrize(
+    ("desk", "variable"),
+    [
+        ("htcondor", "_CONDOR_SCRATCH_DIR"),
+        ("slurm", "SLURM_JOB_ID"),
+        pytest.param("sge", "SGE_TASK_ID", marks=pytest.mark.long),
+    ],
+    indirect=["desk"],
+)
+def test_an_executor_computes_in_a_batch_system(desk: Desk, variable: str) -> None:
+    """The tasks of the script see a variable that only jobs of the batch system have."""
+    (desk.folder / "script.py").write_text(SCRIPT)
+    run = desk.start(desk.folder / ".venv/bin/python", "script.py", desk.system, variable, *desk.options)
+    log = desk.folder / "executor.rsc.overseer"
+    assert run.end() == 0, run.out
+    assert run.out == "values: True\n", log.read_text()
+    assert "submits" in log.read_text()
+    desk.until_empty()

@@ -39,7 +39,9 @@ def faults(run: Running) -> list[tuple[str, str]]:
 def changed_copy(stage: Stage, **changes: object) -> Path:
     """Write a copy of the resource file with wrong values."""
     content: dict[str, Any] = json.loads(stage.resource.read_text())
-    content |= {key.replace("_", "-"): value for key, value in changes.items()}
+    for key, value in changes.items():
+        name = key.replace("_", "-")
+        content[name] = {**content[name], **value} if isinstance(value, dict) else value
     copy = stage.folder / "copy.rsc"
     copy.write_text(json.dumps(content))
     return copy
@@ -71,33 +73,38 @@ def test_an_address_that_does_not_work_is_not_called_ok(stage: Stage, master: Ru
     assert re.search(r"^spare +address: tcp://127\.0\.0\.1:1: ", run.out, re.MULTILINE), run.out
 
 
-def test_a_file_without_addresses_is_a_fault(stage: Stage, master: Running) -> None:
-    [(found, remedy)] = faults(doctor(stage, changed_copy(stage, master_addresses=[])))
-    assert found == "address: the resource file names no address of the master"
-    assert "--mw-master-host" in remedy
+OTHERS = member_keys(new_key())
+"""The keys of another computation."""
 
 
-def test_wrong_keys(stage: Stage, master: Running) -> None:
-    """The keys are those of another computation."""
-    pair = member_keys(new_key())
-    keys = {
-        **json.loads(stage.resource.read_text())["keys"],
-        "member-public": pair.public,
-        "member-secret": pair.secret,
-    }
-    found = faults(doctor(stage, changed_copy(stage, keys=keys)))
-    assert len(found) == 1
-    assert found[0][0].startswith("address: tcp://127.0.0.1:")
-    assert "key" in found[0][0]
-    assert "a fresh copy of the resource file" in found[0][1]
-
-
-def test_a_stale_generation(stage: Stage, master: Running) -> None:
-    """The file was written by an earlier process of the master."""
-    [(found, remedy)] = faults(doctor(stage, changed_copy(stage, generation="earlier")))
-    assert found.startswith("master: did not accept it: ")
-    assert "generation earlier" in found
-    assert "a fresh copy" in remedy
+@pytest.mark.parametrize(
+    ("changes", "options", "fault", "remedy"),
+    [
+        ({"master_addresses": []}, (), "address: the resource file names no address of the m", "--mw-master-host"),
+        (
+            {"master_addresses": ["tcp://127.0.0.1:9"]},
+            *((), r"address: tcp://127\.0\.0\.1:9: nobody listens there$", "check that the master is running"),
+        ),
+        (
+            {"keys": {"member-public": OTHERS.public, "member-secret": OTHERS.secret}},
+            *((), r"address: tcp://127\.0\.0\.1:\d+: .*key", "a fresh copy of the resource file"),
+        ),
+        ({"generation": "earlier"}, (), "master: did not accept it: .*generation earlier", "a fresh copy"),
+        (
+            {},
+            ("--command", "/no/such/python"),
+            "job: there is no report: exit code 127. It wrote last:\n.*/no/such/python",
+            "another --command",
+        ),
+    ],
+    ids=["no address", "closed port", "wrong keys", "stale generation", "no such program"],
+)
+def test_each_fault_comes_with_its_remedy(
+    stage: Stage, master: Running, changes: dict[str, Any], options: tuple[str, ...], fault: str, remedy: str
+) -> None:
+    [(found, advice)] = faults(doctor(stage, changed_copy(stage, **changes), *options))
+    assert re.match(fault, found), found
+    assert remedy in advice
 
 
 def test_a_report_for_scripts(stage: Stage, master: Running) -> None:
@@ -112,13 +119,6 @@ def test_a_report_for_scripts(stage: Stage, master: Running) -> None:
     assert report["findings"][0]["about"] == "machine"
 
 
-def test_a_closed_port(stage: Stage, master: Running) -> None:
-    """No program listens at the address."""
-    [(found, remedy)] = faults(doctor(stage, changed_copy(stage, master_addresses=["tcp://127.0.0.1:9"])))
-    assert found == "address: tcp://127.0.0.1:9: nobody listens there"
-    assert "check that the master is running" in remedy
-
-
 def test_an_application_that_cannot_be_imported(stage: Stage) -> None:
     """The end of its output is shown."""
     stage.master("broken.py")
@@ -126,14 +126,6 @@ def test_an_application_that_cannot_be_imported(stage: Stage) -> None:
     assert found.startswith("application: a slave does not start: exit code 1. It wrote last:\nTraceback")
     assert found.endswith("RuntimeError: no licence for slaves")
     assert "mwpy pack" in remedy
-
-
-def test_a_program_that_does_not_exist(stage: Stage, master: Running) -> None:
-    """The job ends without a report, and the end of its output is shown."""
-    [(found, remedy)] = faults(doctor(stage, stage.resource, "--command", "/no/such/python"))
-    assert found.startswith("job: there is no report: exit code 127. It wrote last:\n")
-    assert "/no/such/python" in found
-    assert "another --command" in remedy
 
 
 @pytest.mark.parametrize("where", [(), ("--with", "local")], ids=["here", "with local"])

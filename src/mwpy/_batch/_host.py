@@ -163,8 +163,8 @@ def _read(place: str, name: str) -> str:
 
 def start(
     place: str, command: Sequence[str], about: dict[str, Any], logs: str, resource: bytes = b"", cwd: str | None = None
-) -> subprocess.Popen[bytes]:
-    """Start a job.
+) -> int:
+    """Start a job, and return the number of its shell.
 
     Args:
         place: its folder, whose name is its id.
@@ -193,7 +193,8 @@ def start(
         )
     while shell.poll() is None and not _is_alive(place):
         time.sleep(0.001)  # on a busy machine, the environment of a process is visible only some time after its start
-    return shell
+    shell.returncode = 0  # prevents Python's warning: it may outlive this process
+    return shell.pid
 
 
 # Starting jobs on a host that is reached by ssh
@@ -210,8 +211,7 @@ def _start_all(root: str, folder: str, request: dict[str, Any], standard_input: 
     for job in request["jobs"]:
         place = os.path.join(folder, job)
         cwd = request["cwd"] if os.access(request["cwd"], os.X_OK) else place
-        started = start(place, command, request["about"], place + os.sep, resource, cwd)
-        started.returncode = 0  # prevents Python's warning: it outlives this process
+        start(place, command, request["about"], place + os.sep, resource, cwd)
     return {"missing": False}
 
 

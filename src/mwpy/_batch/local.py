@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ class Local:
     """
 
     _folder: Path
-    _children: list[Any] = Factory(list)
+    _children: list[int] = Factory(list)
     """The shells that this process has started."""
 
     def submit(self, launch: Launch, count: int) -> list[str]:
@@ -69,7 +71,11 @@ class Local:
         return outcome_of(ended[job_id]) if job_id in ended else None
 
     def _look(self, to_stop: Sequence[str] = (), known: Sequence[str] = ()) -> tuple[Reports, Reports]:
-        self._children = [child for child in self._children if child.poll() is None]
+        for child in [*self._children]:
+            with suppress(ChildProcessError):  # it had ended when it was started
+                if os.waitpid(child, os.WNOHANG) == (0, 0):
+                    continue
+            self._children.remove(child)
         try:
             return _host.look(str(self._folder), to_stop, known) if self._folder.exists() else ({}, {})
         except OSError as error:
