@@ -19,8 +19,8 @@ from attrs import evolve
 
 from mwpy._system import clock, process, script, shadows
 from mwpy._system.process import handle_here
-from mwpy._system.script import MAIN, loaded_script
-from mwpy._values.algorithm import REGISTRY, refusal
+from mwpy._system.script import MAIN
+from mwpy._values.algorithm import IN_AN_IMPORT, REGISTRY, refusal
 from mwpy._values.bounds import shortened
 from mwpy._values.errors import CannotRun, ExitCode, MwpyError, OutOfTime, RunDatabaseError, UsageError
 from mwpy._values.options import (
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from mwpy._core.master.state import Command
-    from mwpy._roles.computation import Computation, OwnOverseer
-    from mwpy._system.script import LoadedScript
+    from mwpy._roles.computation import Computation
     from mwpy.audit import AuditFile
     from mwpy.master import LocalMaster, Master
     from mwpy.slave import Slave
@@ -54,8 +53,6 @@ M = TypeVar("M", bound="Callable[[Master, list[str]], int | None]")
 S = TypeVar("S", bound="Callable[[Slave, list[str]], int | None]")
 
 VERSION = "0.1.0"
-
-IN_AN_IMPORT = "while multiprocessing imported the script"
 
 
 def version_string() -> str:
@@ -420,13 +417,16 @@ def local_master(
         >>> mw.close()                                         # doctest: +SKIP
     """
     REGISTRY.enter("mwpy.open()")
-    if script.is_imported_by_multiprocessing():
-        raise refusal("mwpy.open()", IN_AN_IMPORT)
     check_keywords("mwpy.open()", ("slaves", *(local_master.__kwdefaults__ or ())), policy)
-    if resource_file is None and (place := script.queued()) is not None:
-        resource_file, slaves, system = place[0], 0, None
-        run_database = run_database or place[1]
-    options = Options.of(
+    most, lifetime = MaxFailures.of(max_failures), check_seconds("lifetime", lifetime)
+    from mwpy._roles.computation import place_of, start_local
+
+    place = place_of(
+        slaves,
+        resource_file,
+        system,
+        max_jobs,
+        overseer_options,
         slave_max_tasks=slave_max_tasks,
         slave_max_memory=slave_max_memory,
         slave_start_timeout=slave_start_timeout,
@@ -439,34 +439,12 @@ def local_master(
         offers=offers_text(offers),
         run_offers=offers_text(run_offers),
     )
-    lifetime = check_seconds("lifetime", lifetime)
-    options = evolve(options, max_failures=MaxFailures.of(max_failures), lifetime=lifetime)
-    if resource_file is None:
-        if system is not None:
-            raise UsageError(f"system={system!r} needs a resource file for its jobs: give resource_file, too")
-        return _local_master(slaves, options, policy, loaded_script())
-    from mwpy._roles.computation import own_overseer
-
-    path = os.path.abspath(resource_file)
-    overseer = own_overseer(path, system, max_jobs, overseer_options)
-    return _local_master(slaves or 0, evolve(options, resource_file=path), policy, None, overseer)
-
-
-def _local_master(
-    slaves: int | None,
-    options: Options,
-    policy: Policies,
-    loaded: LoadedScript | None,
-    overseer: OwnOverseer | None = None,
-) -> LocalMaster:
-    """Start an agent, and import what the master needs while the agent starts."""
-    from mwpy._roles.computation import start_local
-
-    computation = start_local(slaves, evolve(options, job_end=job_end(os.environ)), loaded, overseer)
-    from mwpy._transport.codec import codec_of
+    options = evolve(place.options, max_failures=most, lifetime=lifetime, job_end=job_end(os.environ))
+    computation = start_local(evolve(place, options=options))
+    from mwpy._transport.codec import codec_of  # while the agent starts
     from mwpy.master import LocalMaster
 
-    return LocalMaster(computation, codec_of(loaded), policy, overseer)
+    return LocalMaster(computation, codec_of(place.script), policy)
 
 
 @atexit.register

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, _base
 from functools import partial
 from itertools import chain, islice
-from pathlib import Path
 from queue import Empty
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
@@ -32,22 +31,20 @@ from attrs import define, evolve
 
 from mwpy._core.master.dispatch import learn
 from mwpy._core.master.state import Actions, CancelTasks, Running, Waiting
-from mwpy._roles.computation import Computation, MasterParts, OwnOverseer, follow_cells, own_overseer, start_local
+from mwpy._roles.computation import Computation, MasterParts, follow_cells, place_of, start_local
 from mwpy._roles.inbox import FORKED, SHOW_S, raise_failure
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.progress import Figures, OpenProgress, Progress, ShowProgress, careful, progress_of
 from mwpy._roles.submission import Calls
 from mwpy._roles.users import User
-from mwpy._system import clock, live_line, script
+from mwpy._system import clock, live_line
 from mwpy._system.process import count_cores
-from mwpy._system.script import loaded_script
 from mwpy._transport.codec import codec_of
-from mwpy._values.algorithm import REGISTRY, Algorithm, Initialized, TaskCall, algorithm_of, refusal
+from mwpy._values.algorithm import REGISTRY, Algorithm, Initialized, TaskCall, algorithm_of
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import DependencyFailed, OutOfTime, TaskFailed, UsageError, shown_in_ipython
 from mwpy._values.items import Grid
 from mwpy._values.messagepack import encode
-from mwpy._values.options import Options
 from mwpy._values.phrases import text_of
 from mwpy._values.policy import Policies, TaskPolicy, check_keywords, merged
 from mwpy._values.shares import combined_key
@@ -227,7 +224,6 @@ class Tasks:
         progress: what shows the progress of all tasks.
         slaves: how many slaves will connect soon.
         most: for how many tasks in the queue slaves are wanted; 0 if the number of slaves is fixed.
-        overseer: what submits their jobs.
     """
 
     io: MasterIo
@@ -241,14 +237,12 @@ class Tasks:
         progress: Progress | None,
         slaves: int,
         most: int = 0,
-        overseer: OwnOverseer | None = None,
     ) -> None:
         self._begin: Begin | None = begin
         self._wrap = wrap
         self._progress = progress
         self._slaves = slaves
         self._most = most
-        self._overseer = overseer
         self._computation: Computation | None = None
         self._queue: deque[tuple[Future[Any], tuple[Any, ...]]] = deque()
         """The tasks that are not submitted, and what `Submissions.add` gets. Only the I/O thread takes tasks away."""
@@ -575,13 +569,6 @@ class Tasks:
         users = self.io.users
         self.user = users.algorithm if self._computation else User(progress=OpenProgress(users.algorithm.progress))
         self.user.owner = self
-        try:
-            if self._overseer is not None:
-                self._overseer.start()
-        except BaseException:
-            if self._computation is not None:
-                self._computation.end(finished=False)
-            raise
         if self._computation is None:
             users.executors.append(self.user)
         if self._progress is not None:
@@ -597,8 +584,6 @@ class Tasks:
                 self.user.progress.end_all()
         finally:
             self._begin = None  # this may end the computation of a master algorithm
-            if self._overseer is not None:
-                self._overseer.end()
 
     def _figures(self) -> Figures:
         total = self._ended + len(self.open) + len(self._queue) + len(self._dependents)
@@ -730,16 +715,14 @@ class Executor(concurrent.futures.Executor):
         **policy: Unpack[Policies],
     ) -> None:
         REGISTRY.enter("mwpy.Executor()")
-        if script.is_imported_by_multiprocessing():
-            raise refusal("mwpy.Executor()", "while multiprocessing imported the script")
-        if resource_file is None and (place := script.queued()) is not None:
-            resource_file, slaves, system = place[0], 0, None
-            run_database = run_database or place[1]
-        if slaves is not None and (not hasattr(slaves, "__index__") or slaves < (0 if resource_file else 1)):
-            raise UsageError(f"an executor cannot have {slaves!r} slaves: give 1 or more, or None for one per core")
         wrap, shown = _wrap(initializer, initargs), progress_of(progress, "tasks")
         check_keywords("mwpy.Executor()", ("slaves", *(Executor.__init__.__kwdefaults__ or ())), policy)
-        options = Options.of(
+        place = place_of(
+            slaves,
+            resource_file,
+            system,
+            max_jobs,
+            overseer_options,
             slave_max_tasks=slave_max_tasks,
             slave_max_memory=slave_max_memory,
             slave_start_timeout=slave_start_timeout,
@@ -749,23 +732,18 @@ class Executor(concurrent.futures.Executor):
             rerun=rerun,
             reuse_changed_code=reuse_changed_code,
         )
-        overseer: OwnOverseer | None = None
-        if resource_file is None:
-            if system is not None:
-                raise UsageError(f"system={system!r} needs a resource file for its jobs: give resource_file, too")
-            here, wanted, loaded = slaves or count_cores(), 0, loaded_script()
-        else:
-            path = Path(resource_file).absolute()
-            overseer = own_overseer(str(path), system, max_jobs, overseer_options)
-            here, wanted, loaded = slaves or 0, max_jobs + (slaves or 0), None
-            options = evolve(options, resource_file=str(path))
+        here, is_open = place.slaves, place.options.resource_file is not None
+        if here is not None and (not hasattr(here, "__index__") or here < (0 if is_open else 1)):
+            raise UsageError(f"an executor cannot have {slaves!r} slaves: give 1 or more, or None for one per core")
+        here = count_cores() if here is None else here
+        wanted = max_jobs + here if is_open else 0
 
         def begin() -> tuple[MasterIo, Calls, Computation]:
-            computation = start_local(here, options, loaded, overseer)
+            computation = start_local(evolve(place, slaves=here))
             io = computation.access.io
-            return io, Calls.of(io, codec_of(loaded), policy, _refuse_references), computation
+            return io, Calls.of(io, codec_of(place.script), policy, _refuse_references), computation
 
-        self._start(Tasks(begin, wrap, shown, here, wanted, overseer), wanted or here)
+        self._start(Tasks(begin, wrap, shown, here, wanted), wanted or here)
 
     def _start(self, tasks: Tasks, most: int) -> None:
         self._max_workers = most  # some libraries ask each executor for this

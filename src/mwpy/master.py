@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, Self, TypeV
 
 from mwpy._core.master.state import AllocateSlaves, FreeSlave, TakeReports, Tell
 from mwpy._core.master.totals import summary_of
-from mwpy._roles.computation import Computation, MasterParts, OwnOverseer
+from mwpy._roles.computation import Computation, MasterParts
 from mwpy._roles.inbox import USED_BY_A_TASK, Access, LoopCounts, kind_of_slave, whole_number
-from mwpy._roles.maps import MOST_ITEMS, Call, MapItems, MapRun, items_of, items_of_starmap, most_of
+from mwpy._roles.maps import Call, MapItems, MapRun, items_of, items_of_starmap, sizes_of
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.progress import Figures, Progress, ShowProgress, progress_of, total_of
 from mwpy._roles.submission import algorithm_of_call, check_map_key
@@ -47,12 +47,24 @@ R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
 
-class MapOptions(Policies, total=False):
+class ShownOptions(Policies, total=False):
+    """The keywords of all maps, for type checkers."""
+
+    progress: ShowProgress
+    total: int | None
+
+
+class MapOptions(ShownOptions, total=False):
     """The keywords of `Master.map`, for type checkers."""
 
     chunksize: int | None
-    progress: ShowProgress
-    total: int | None
+
+
+class ResultOptions(ShownOptions, total=False):
+    """The keywords of `Master.map_results`, for type checkers."""
+
+    ordered: bool
+    max_failures: FailureLimit
 
 
 KindName = Literal["ordered", "intermingle", "unordered"]
@@ -141,11 +153,11 @@ class Master:
             >>> table = mw.share(numpy.load("table.npy"))      # doctest: +SKIP
             >>> values = mw.map(look_up, items, itertools.repeat(table))  # doctest: +SKIP
         """
-        self._access.check()
+        io = self._access.io  # only the owner may go on
         handle = shared_objects.handle_of(obj, self._calls.codec)
         if type(obj) not in PLAIN and shared_objects.is_for_each_slave(handle):
             kind = type(obj).__qualname__
-            self._access.io.command(
+            io.command(
                 Tell(
                     f"mw.share: this {kind} has 1 MiB or more beside its arrays, so all tasks of a slave use the same "
                     f"object: they must not change it, but may change a copy of it"
@@ -257,10 +269,8 @@ class Master:
             >>> sum(mw.map(square, range(1000)))               # doctest: +SKIP
             332833500
         """
-        most = most_of(chunksize)
         items = self._items(function, iterables, policy)
-        count, shown = total_of(total, iterables), progress_of(progress, algorithm_of(function).name)
-        return self._run(items, ordered=True, values=True, progress=shown, total=count, most=most)
+        return self._values(function, items, iterables, chunksize, progress, total)
 
     @overload
     def starmap(
@@ -268,10 +278,7 @@ class Master:
         function: Callable[[Unpack[Ts]], R],
         items: Iterable[tuple[Unpack[Ts]]],  # noqa: UP044  # `*Ts` has another text in each version of Python
         chunksize: int | None = None,
-        *,
-        progress: ShowProgress = None,
-        total: int | None = None,
-        **policy: Unpack[Policies],
+        **options: Unpack[ShownOptions],
     ) -> Generator[R, None, None]: ...
 
     @overload
@@ -280,10 +287,7 @@ class Master:
         function: Callable[..., R],
         items: Iterable[Mapping[str, Any]],
         chunksize: int | None = None,
-        *,
-        progress: ShowProgress = None,
-        total: int | None = None,
-        **policy: Unpack[Policies],
+        **options: Unpack[ShownOptions],
     ) -> Generator[R, None, None]: ...
 
     def starmap(
@@ -302,9 +306,8 @@ class Master:
             >>> list(mw.starmap(pow, [(2, 5), {"base": 3, "exp": 2}]))  # doctest: +SKIP
             [32, 9]
         """
-        most, source = most_of(chunksize), self._star_items(function, items, policy)
-        count, shown = total_of(total, (items,)), progress_of(progress, algorithm_of(function).name)
-        return self._run(source, ordered=True, values=True, progress=shown, total=count, most=most)
+        source = self._star_items(function, items, policy)
+        return self._values(function, source, (items,), chunksize, progress, total)
 
     @overload
     def imap_unordered(
@@ -312,10 +315,7 @@ class Master:
         function: Callable[..., R],
         iterable: Grid,
         chunksize: int | None = None,
-        *,
-        progress: ShowProgress = None,
-        total: int | None = None,
-        **policy: Unpack[Policies],
+        **options: Unpack[ShownOptions],
     ) -> Generator[R, None, None]: ...
 
     @overload
@@ -324,10 +324,7 @@ class Master:
         function: Callable[[A], R],
         iterable: Iterable[A],
         chunksize: int | None = None,
-        *,
-        progress: ShowProgress = None,
-        total: int | None = None,
-        **policy: Unpack[Policies],
+        **options: Unpack[ShownOptions],
     ) -> Generator[R, None, None]: ...
 
     def imap_unordered(
@@ -341,9 +338,8 @@ class Master:
         **policy: Unpack[Policies],
     ) -> Generator[R, None, None]:
         """Like `map` with one iterable, but yield the values as they arrive."""
-        most, items = most_of(chunksize), self._items(function, (iterable,), policy)
-        count, shown = total_of(total, (iterable,)), progress_of(progress, algorithm_of(function).name)
-        return self._run(items, ordered=False, values=True, progress=shown, total=count, most=most)
+        items = self._items(function, (iterable,), policy)
+        return self._values(function, items, (iterable,), chunksize, progress, total, ordered=False)
 
     @overload
     def map_results(
@@ -351,12 +347,7 @@ class Master:
         function: Callable[..., R],
         points: Grid,
         /,
-        *,
-        ordered: bool = False,
-        max_failures: FailureLimit = None,
-        progress: ShowProgress = None,
-        total: int | None = None,
-        **policy: Unpack[Policies],
+        **options: Unpack[ResultOptions],
     ) -> Generator[Result[R], None, None]: ...
 
     @overload
@@ -365,12 +356,7 @@ class Master:
         function: Callable[[A], R],
         iterable: Iterable[A],
         /,
-        *,
-        ordered: bool = False,
-        max_failures: FailureLimit = None,
-        progress: ShowProgress = None,
-        total: int | None = None,
-        **policy: Unpack[Policies],
+        **options: Unpack[ResultOptions],
     ) -> Generator[Result[R], None, None]: ...
 
     @overload
@@ -381,11 +367,7 @@ class Master:
         second: Iterable[Any],
         /,
         *more: Iterable[Any],
-        ordered: bool = False,
-        max_failures: FailureLimit = None,
-        progress: ShowProgress = None,
-        total: int | None = None,
-        **policy: Unpack[Policies],
+        **options: Unpack[ResultOptions],
     ) -> Generator[Result[R], None, None]: ...
 
     def map_results(
@@ -419,21 +401,15 @@ class Master:
             >>> points = mwpy.grid(mass=[1, 2], charge=range(3))       # doctest: +SKIP
             >>> table = mwpy.to_frame(mw.map_results(simulate, points))  # doctest: +SKIP
         """
-        limit, items = MaxFailures.of(max_failures), self._items(function, iterables, policy)
-        count, shown = total_of(total, iterables), progress_of(progress, algorithm_of(function).name)
-        return self._run(items, ordered=ordered, progress=shown, total=count, limit=limit)
+        items, name = self._items(function, iterables, policy), algorithm_of(function).name
+        return self._results(name, items, iterables, ordered, max_failures, progress, total)
 
     @overload
     def starmap_results(
         self,
         function: Callable[[Unpack[Ts]], R],
         items: Iterable[tuple[Unpack[Ts]]],  # noqa: UP044  # as in `starmap`
-        *,
-        ordered: bool = False,
-        max_failures: FailureLimit = None,
-        progress: ShowProgress = None,
-        total: int | None = None,
-        **policy: Unpack[Policies],
+        **options: Unpack[ResultOptions],
     ) -> Generator[Result[R], None, None]: ...
 
     @overload
@@ -441,12 +417,7 @@ class Master:
         self,
         function: Callable[..., R],
         items: Iterable[Mapping[str, Any]],
-        *,
-        ordered: bool = False,
-        max_failures: FailureLimit = None,
-        progress: ShowProgress = None,
-        total: int | None = None,
-        **policy: Unpack[Policies],
+        **options: Unpack[ResultOptions],
     ) -> Generator[Result[R], None, None]: ...
 
     def starmap_results(
@@ -476,9 +447,8 @@ class Master:
             >>> points = [{"mass": 1}, {"mass": 1, "charge": 2}]       # doctest: +SKIP
             >>> table = mwpy.to_frame(mw.starmap_results(simulate, points))  # doctest: +SKIP
         """
-        limit, source = MaxFailures.of(max_failures), self._star_items(function, items, policy)
-        count, shown = total_of(total, (items,)), progress_of(progress, algorithm_of(function).name)
-        return self._run(source, ordered=ordered, progress=shown, total=count, limit=limit)
+        source, name = self._star_items(function, items, policy), algorithm_of(function).name
+        return self._results(name, source, (items,), ordered, max_failures, progress, total)
 
     def as_completed(
         self,
@@ -512,9 +482,8 @@ class Master:
         def call_of(call: TaskCall[R]) -> Call:
             return self._calls.terms(algorithm_of_call(call, "mw.as_completed"), policy), call.args, call.kwargs
 
-        limit, shown = MaxFailures.of(max_failures), progress_of(progress, "tasks")
-        items, count = MapItems(iter(calls), call_of), total_of(total, (calls,))
-        return self._run(items, ordered=False, progress=shown, total=count, limit=limit)
+        items = MapItems(iter(calls), call_of)
+        return self._results("tasks", items, (calls,), False, max_failures, progress, total)
 
     def executor(
         self,
@@ -557,19 +526,33 @@ class Master:
     def _star_items(self, function: Callable[..., Any], items: Iterable[Any], policy: Policies) -> MapItems:
         return items_of_starmap(self._calls.terms_of_map(function, policy), function, items, self._inbox.settings)
 
-    def _run(
+    def _values(
         self,
+        function: Callable[..., Any],
         items: MapItems,
-        *,
-        ordered: bool,
-        values: bool = False,
-        progress: Progress | None = None,
-        total: int | None = None,
-        limit: MaxFailures | None = None,
-        most: int = MOST_ITEMS,
+        iterables: tuple[Iterable[Any], ...],
+        chunksize: int | None,
+        progress: ShowProgress,
+        total: int | None,
+        ordered: bool = True,
     ) -> Generator[Any, None, None]:
-        shared = self._access, self._inbox, self._calls
-        return MapRun(*shared, items, ordered, values, progress, total, limit, most).start()
+        shown, count = progress_of(progress, algorithm_of(function).name), total_of(total, iterables)
+        run = self._access, self._inbox, self._calls, items
+        return MapRun(*run, ordered, True, shown, count, sizes=sizes_of(chunksize)).start()
+
+    def _results(
+        self,
+        name: str,
+        items: MapItems,
+        iterables: tuple[Iterable[Any], ...],
+        ordered: bool,
+        max_failures: FailureLimit,
+        progress: ShowProgress,
+        total: int | None,
+    ) -> Generator[Any, None, None]:
+        shown, count = progress_of(progress, name), total_of(total, iterables)
+        run = self._access, self._inbox, self._calls, items
+        return MapRun(*run, ordered, False, shown, count, MaxFailures.of(max_failures)).start()
 
     # ---- waiting ------------------------------------------------------------------------------------------
 
@@ -934,20 +917,11 @@ class LocalMaster(Master):
         >>> mw.close()                                         # doctest: +SKIP
     """
 
-    def __init__(
-        self, computation: Computation, codec: Codec, policy: Policies, overseer: OwnOverseer | None = None
-    ) -> None:
+    def __init__(self, computation: Computation, codec: Codec, policy: Policies) -> None:
         super().__init__(computation.access, codec, for_all=policy)
         self._computation = computation
-        self._overseer = overseer
         self._io = computation.access.io
         self._is_closed = False
-        if overseer is not None:
-            try:
-                overseer.start()
-            except BaseException:
-                computation.end(False)
-                raise
 
     def close(self) -> None:
         """End the computation and its slaves. A second call does nothing.
@@ -986,6 +960,4 @@ class LocalMaster(Master):
             ended = finished
         finally:
             self._computation.end(ended)
-            if self._overseer is not None and not self._is_closed:
-                self._overseer.end()
             self._is_closed = True

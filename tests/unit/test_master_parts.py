@@ -207,39 +207,6 @@ def _cancelled(io: _Io) -> list[int]:
     return ids
 
 
-@pytest.fixture
-def large_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The items of the tests are large: the arguments of each task take two bytes. Few of them are in flight."""
-    monkeypatch.setattr(maps, "LARGE_BYTES", 2)
-    monkeypatch.setattr(maps, "LARGE_BYTES_OPEN", 6)
-    monkeypatch.setattr(maps, "LARGE_ITEMS_OPEN", 1)
-
-
-@pytest.mark.usefixtures("large_items")
-def test_early_results_do_not_stop_a_map_of_large_items(io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the first item runs, slaves run others, although their results wait for their turn."""
-    results = _results(io, inbox, iter(range(100)), ordered=True)
-    spans = [*io.submissions.take()]
-    given: list[Result[object]] = [
-        Result(TaskId(number), ORIGIN, tag, 0.1, False, "x" * 600)
-        for span in spans
-        for number, tag in zip(span.ids, span.tags, strict=True)
-    ]
-    assert len(given) == 3
-    io.jar.away = 3
-    owner = spans[0].owner
-    io.outcomes.put(Actions(owned={owner: given[1:]}))
-    read: list[int] = []
-
-    def give_the_first() -> None:
-        read.append(io.submissions.total)
-        io.outcomes.put(Actions(owned={owner: given[:1]}))
-
-    monkeypatch.setattr(io, "run_tasks", give_the_first)
-    assert next(results).tag == 0
-    assert read == [5]
-
-
 def test_a_map_runs_although_other_tasks_fill_the_master(
     io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

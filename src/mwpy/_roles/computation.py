@@ -13,7 +13,7 @@ from itertools import chain
 from operator import index
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -25,7 +25,7 @@ from mwpy._roles.submission import Calls
 from mwpy._system import clock, forks, live_line, process
 from mwpy._system.packages import module_path
 from mwpy._system.process import agent_command, count_cores, log_levels
-from mwpy._system.script import LoadedScript, mentions_main, queued
+from mwpy._system.script import LoadedScript, loaded_script, mentions_main, queued
 from mwpy._transport.codec import Codec, codec_of
 from mwpy._transport.error_texts import encodable
 from mwpy._transport.local_link import LocalMasterLink
@@ -254,6 +254,8 @@ class Computation:
 
     def __init__(self, access: Access) -> None:
         self.access = access
+        self.overseer: OwnOverseer | None = None
+        """What this computation has started to submit jobs."""
         look_in(access.io.failed_calls)
         self._unused = weakref.finalize(access, _end_unused, weakref.ref(access), access.io)
         _all.add(self)
@@ -297,6 +299,8 @@ class Computation:
             self._unused.detach()
             self.access.close()
             end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S, returned=finished and has_returned)
+            if self.overseer is not None:
+                self.overseer.end()
 
     def leave_to_parent(self) -> None:
         """Let only the parent of this process, which was forked just now, use the computation and end it."""
@@ -502,20 +506,58 @@ class MasterParts:
 # The start of a master that `mwpy.main` does not start: its slaves load the script, if they can.
 
 
-def start_local(
-    slaves: int | None, options: Options, script: LoadedScript | None, overseer: OwnOverseer | None = None
-) -> Computation:
-    """Start a master with slaves on this machine. The thread that calls this is its owner.
+@frozen
+class Place:
+    """Where the slaves of such a master are, and its options."""
+
+    slaves: int | None
+    """How many are on this machine; None for one per core."""
+    options: Options
+    script: LoadedScript | None
+    """What they load; None for nothing."""
+    overseer: OwnOverseer | None
+    """What submits the jobs of others; None for nothing."""
+
+
+def place_of(
+    slaves: int | None,
+    resource_file: str | os.PathLike[str] | None,
+    system: str | None,
+    max_jobs: int,
+    overseer_options: Sequence[str],
+    **given: object,
+) -> Place:
+    """Return where the slaves of a master are that a user opens. In a queue, they are those of the queue.
 
     Args:
-        slaves: how many; None for one per core, 0 for tasks in this process. With a resource file, 0 starts none.
-        script: what the slaves load; None for nothing.
-        overseer: the overseer that the master will start; None for none.
+        given: other options, by name.
+
+    Raises:
+        UsageError: an argument is wrong; the caller's fault.
+    """
+    if resource_file is None and (place := queued()) is not None:
+        resource_file, slaves, system = place[0], 0, None
+        given["run_database"] = given["run_database"] or place[1]
+    options = Options.of(**given)
+    if resource_file is None:
+        if system is not None:
+            raise UsageError(f"system={system!r} needs a resource file for its jobs: give resource_file, too")
+        return Place(slaves, options, loaded_script(), None)
+    path = os.path.abspath(resource_file)
+    overseer = own_overseer(path, system, max_jobs, overseer_options)
+    return Place(slaves or 0, evolve(options, resource_file=path), None, overseer)
+
+
+def start_local(place: Place) -> Computation:
+    """Start a master with slaves on this machine, and its overseer. The thread that calls this is its owner.
+
+    With no slave, and without a resource file, its tasks run in this process.
 
     Raises:
         UsageError: the number is negative, or no whole number.
         MwpyError: it cannot start.
     """
+    slaves, options, script, overseer = place.slaves, place.options, place.script, place.overseer
     ignored = [word for word in sys.argv[1:] if word.startswith("--mw-")]
     if ignored and not mentions_main(sys.argv[0]):
         raise UsageError(
@@ -537,7 +579,7 @@ def start_local(
     if script is not None:
         environment[SCRIPT_VARIABLE], arguments = script.to_json(), sys.argv
     elsewhere = ["--mw-slave", "--mw-resource-file", file, *options.for_agents(local=False)] if file is not None else []
-    return start(
+    computation = start(
         options,
         open_audit=_without_a_file,
         key=None,
@@ -550,6 +592,14 @@ def start_local(
         if overseer is None
         else f"The overseer of this master submits jobs: {overseer.log} says what it does",
     )
+    if overseer is not None:
+        try:
+            overseer.start()
+        except BaseException:
+            computation.end(False)
+            raise
+        computation.overseer = overseer
+    return computation
 
 
 def _without_a_file() -> AuditFile:

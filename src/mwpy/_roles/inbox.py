@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence, Sized
 from itertools import chain
 from operator import index
 from queue import Empty
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 from weakref import WeakMethod
 
 from attrs import Factory, define
@@ -83,25 +83,8 @@ FORKED = (
 )
 
 
-class _Refusal:
-    """Replaces the I/O thread where it must not be used, and raises an error for every use.
-
-    Args:
-        reason: the text of the error.
-    """
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    def __getattr__(self, name: str) -> object:
-        raise UsageError(self._reason)
-
-
-class Access(threading.local):
+class Access:
     """Holds the I/O thread for all parts of the master that use it.
-
-    Each thread has its own attributes here, because this costs each submission less than a comparison of threads.
-    Python calls `__init__` with the same arguments when another thread uses this object for the first time.
 
     Args:
         io: the I/O thread.
@@ -110,43 +93,49 @@ class Access(threading.local):
             them.
     """
 
-    io: MasterIo
-    """The I/O thread. Read this attribute for every use, and store neither its value nor parts of it."""
-    user: User
-    """What the thread alone has of the master. Read it as `io`."""
-    usable: bool
-    """Whether this thread may use `io`: it is the owner, and the computation is not over."""
-
     def __init__(
         self,
         io: MasterIo,
         owner: threading.Thread,
         drive: Callable[[float | None], None] | None = None,
     ) -> None:
-        here = threading.current_thread()
-        refusal = _Refusal(
-            f"this master belongs to the thread {owner.name}, and the thread {here.name} uses it: let {owner.name} do "
-            f"this, give the other threads an executor of this master (mw.executor), or start a master in each thread "
-            f"with mwpy.open"
-        )
+        self._io: MasterIo | None = io
+        self._owner = owner.name
+        self._ident = owner.ident
+        self._closed = OVER
         self.drive = drive
-        self.usable = here is owner
-        self.io = io if self.usable else cast("MasterIo", refusal)
-        self.user = io.users.algorithm if self.usable else cast("User", refusal)
 
-    def check(self) -> None:
-        """Check that this thread may use the master, for what needs no `io`.
+    @property
+    def usable(self) -> bool:
+        """Whether this thread may use `io`: it is the owner, and the computation is not over."""
+        return self._io is not None and threading.get_ident() == self._ident
+
+    @property
+    def io(self) -> MasterIo:
+        """The I/O thread. Read this for every use, and store neither its value nor parts of it.
 
         Raises:
-            UsageError: it may not; the caller's fault.
+            UsageError: this thread may not use it; the caller's fault.
         """
-        _ = self.io.core  # no assertion, because Python leaves these out with -O
+        if threading.get_ident() != self._ident:
+            here, owner = threading.current_thread().name, self._owner
+            raise UsageError(
+                f"this master belongs to the thread {owner}, and the thread {here} uses it: let {owner} do this, give "
+                f"the other threads an executor of this master (mw.executor), or start a master in each thread with "
+                f"mwpy.open"
+            )
+        if self._io is None:
+            raise UsageError(self._closed)
+        return self._io
+
+    @property
+    def user(self) -> User:
+        """What the thread alone has of the master. Read it as `io`."""
+        return self.io.users.algorithm
 
     def close(self, reason: str = OVER) -> None:
-        """Make every later use of `io` in this thread a `UsageError` with this text."""
-        self.usable = False
-        self.io = cast("MasterIo", _Refusal(reason))
-        self.user = cast("User", _Refusal(reason))
+        """Make every later use of `io` a `UsageError` with this text."""
+        self._io, self._closed = None, reason
 
 
 # How many bytes of results the algorithm has received and not fetched.

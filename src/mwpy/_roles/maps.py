@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, repeat
 from operator import index, itemgetter
 from typing import Any, NamedTuple, SupportsIndex
@@ -19,7 +19,6 @@ from mwpy._roles.submission import Calls, EncodedCall, Terms
 from mwpy._roles.users import User
 from mwpy._system import clock
 from mwpy._transport.codec import Codec, any_large
-from mwpy._values.bounds import LARGE_BYTES
 from mwpy._values.errors import TaskCancelled, TaskFailed, TooManyFailures, UsageError
 from mwpy._values.groups import ARGUMENTS, ROWS, Ended, PackedCalls, Stretch, count_of
 from mwpy._values.items import Grid, KeywordItems, namer_of
@@ -93,7 +92,6 @@ class MapItems:
         call_of: makes the call of an item.
         args_of: makes its positional arguments, if it has no keyword arguments.
         terms: those of all items; None if they can differ, or if items cannot be treated as one thing.
-        total: how many items there are; None if this is not known.
         may_name: whether an item that is a dict has keyword arguments.
         tag_of: makes the tag of an item; None if it is the item.
     """
@@ -102,7 +100,6 @@ class MapItems:
     call_of: Callable[[Any], Call]
     args_of: Callable[[Any], tuple[Any, ...]] = alone
     terms: Terms | None = None
-    total: int | None = None
     may_name: bool = False
     tag_of: Callable[[Any], Any] | None = None
     error: Exception | None = None
@@ -127,7 +124,7 @@ class MapItems:
             return Read(self._each(count))
         some: Iterable[Any] = self._each(count)
         if not self._can_change:
-            some = together = self._together(count)
+            some = together = [*self._each(count)]
             packed = self.packed(together)
             self._can_change = packed is None
             if packed is not None or only_plain:
@@ -142,17 +139,8 @@ class MapItems:
             return Read(items, None, calls)
         return Read(items, PackedCalls.of_encoded([call for call, _ in calls]))
 
-    def _together(self, count: int) -> Sequence[Any]:
-        """Read items until the iterable raises an exception. This takes less time for each than `_each`."""
-        items: list[Any] = []
-        try:
-            items.extend(islice(self.items, count))
-        except Exception as error:
-            self.error = error
-        return items
-
     def _each(self, count: int) -> Iterator[Any]:
-        """Do the same one by one."""
+        """Read items one by one, until the iterable raises an exception."""
         try:
             yield from islice(self.items, count)
         except Exception as error:
@@ -190,13 +178,12 @@ def items_of(
                 f"argument {place} of the map is {each!r}, not an iterable: write itertools.repeat({each!r}) "
                 f"for an argument that is the same for all items, and chunksize=... for the size of chunks"
             )
-    total = min(map(len, iterables)) if all(hasattr(each, "__len__") for each in iterables) else None  # type: ignore[arg-type]
     if len(iterables) > 1:
         rows = zip(*iterables, strict=False)
-        return with_terms(terms, rows, tuple, settings, total, namer_of(function, len(iterables)))
+        return with_terms(terms, rows, tuple, settings, namer_of(function, len(iterables)))
     if isinstance(iterables[0], Grid | KeywordItems):
         return items_of_starmap(terms, function, iterables[0], settings)
-    return with_terms(terms, iter(iterables[0]), alone, settings, total)
+    return with_terms(terms, iter(iterables[0]), alone, settings)
 
 
 def items_of_starmap(
@@ -206,8 +193,7 @@ def items_of_starmap(
     settings: MasterSettings,
 ) -> MapItems:
     """Return the items of a map of a function, each of which is a tuple or a dict of the arguments of a call."""
-    total = len(items) if isinstance(items, Sized) else None
-    made = with_terms(terms, iter(items), tuple, settings, total, namer_of(function))
+    made = with_terms(terms, iter(items), tuple, settings, namer_of(function))
     made.may_name = True
     made.call_of = lambda item: (
         (terms, (), {**item}) if isinstance(item, Mapping) else (terms, tuple(item), NO_KEYWORDS)
@@ -220,12 +206,11 @@ def with_terms(
     items: Iterator[Any],
     args_of: Callable[[Any], tuple[Any, ...]],
     settings: MasterSettings,
-    total: int | None = None,
     tag_of: Callable[[Any], Any] | None = None,
 ) -> MapItems:
     """Return items that all have the same terms."""
     packable = terms if can_be_packed(terms, settings) else None
-    return MapItems(items, lambda item: (terms, args_of(item), NO_KEYWORDS), args_of, packable, total, tag_of=tag_of)
+    return MapItems(items, lambda item: (terms, args_of(item), NO_KEYWORDS), args_of, packable, tag_of=tag_of)
 
 
 def can_be_packed(terms: Terms, settings: MasterSettings) -> bool:
@@ -302,11 +287,6 @@ PORTIONS_PENDING = 2
 MAP_BYTES = 256 << 20
 """Bytes of arguments in flight, and of results that wait for their turn, at which a map reads no more items."""
 
-LARGE_BYTES_OPEN = 16 << 20
-LARGE_ITEMS_OPEN = 4
-"""For items with large buffers: how many bytes of arguments may be in flight, and how many items for each slave. The
-larger limit holds. More would need memory, and would not be faster."""
-
 MAP_WINDOW = 250_000
 """How many items an ordered map may run ahead of the item that it waits for."""
 
@@ -320,9 +300,6 @@ ALL_FAILED = 2
 READ_EVERY = 100
 """After this many results, a map reads more items. So slaves stay busy while the user works on the results."""
 
-READ_LARGE_EVERY = 2
-"""The same for items with large buffers, because few of them are in flight."""
-
 READS = 5
 """Reading the items of a portion should take at most one in this many parts of `READ_S`."""
 
@@ -330,17 +307,17 @@ LOOK_S = 0.002
 """While values of a stretch are given out, a map reads more items at most this often, in seconds."""
 
 
-def most_of(chunksize: object) -> int:
-    """Return how many items a portion may have.
+def sizes_of(chunksize: object) -> PortionSizes:
+    """Return what decides about portions of at most this many items.
 
     Raises:
         UsageError: it is not a positive number; the caller's fault.
     """
     if chunksize is None:
-        return MOST_ITEMS
+        return PortionSizes()
     if not (isinstance(chunksize, SupportsIndex) and index(chunksize) > 0):
         raise UsageError(f"chunksize={chunksize!r}: give a number of items from 1 on, or None")
-    return index(chunksize)
+    return PortionSizes(index(chunksize))
 
 
 @define(eq=False, repr=False)
@@ -370,6 +347,7 @@ class Portion:
         return ((self.position + at, item) for at, item in enumerate(self.items) if at not in taken)
 
 
+@define(eq=False, repr=False)
 class MapRun:
     """The state of one run. It owns its tasks: their ends come to `arrive`.
 
@@ -380,80 +358,68 @@ class MapRun:
         progress: what shows the progress, or None.
         total: how many items there are, as the user says or the iterables know; None if this is unknown.
         max_failures: at how many failures the run stops; None for no limit. It needs results, not values.
-        most: how many items a portion may have.
+        sizes: decides how many items a portion has.
     """
 
-    def __init__(
-        self,
-        access: Access,
-        inbox: Inbox,
-        calls: Calls,
-        source: MapItems,
-        ordered: bool,
-        values: bool = False,
-        progress: Progress | None = None,
-        total: int | None = None,
-        max_failures: MaxFailures | None = None,
-        most: int = MOST_ITEMS,
-    ) -> None:
-        self.access = access
-        self.inbox = inbox
-        self.calls = calls
-        self.source = source
-        self.ordered = ordered
-        self.values = values
-        self.progress = progress
-        self._total = total
-        """How many items there are; None if this is unknown."""
-        self.max_failures = max_failures
-        self.user: User = access.user
-        """The thread of the algorithm, which gets what has ended."""
-        self.open: dict[int, Portion] = {}
-        """The portions with results that were not taken from `arrived`, by the ids of their first tasks."""
-        self.num_open = 0
-        """How many results were not taken."""
-        self.arrived: deque[Ended] = deque()
-        """What arrived. An interrupt may leave something here twice."""
-        self._num_arrived = 0
-        """About how many results this is."""
-        self._early: dict[int, Result[Any] | Stretch] = {}
-        """What was taken from `arrived` and waits for its turn, by position."""
-        self.unread: int | None = 0
-        """How many items were not read; None if this is unknown."""
-        self.is_read = False
-        """Whether somebody has asked for a value, or cannot: the call was interrupted, or there are no items."""
-        self.closed = False
-        """Whether nobody will take a result."""
-        self.last = 0
-        """The id of the last task that was submitted before the map was closed."""
-        self._sizes = PortionSizes(most)
-        self._submitted = 0
-        self._packs = False
-        """Whether the items that were submitted last are one portion."""
-        self._turn = 0
-        """If results are given out in order: the position of the next one."""
-        self._look_at = 0.0
-        """When to read more items while values are given out."""
-        self._bytes = 0
-        """Bytes of arguments in flight."""
-        self._early_bytes = 0
-        """Bytes of results that wait for their turn."""
-        self._exhausted = False
-        self._failures = FailuresByKind()
-        self._failed = 0
-        """How many results are failures, if there is a limit."""
-        self._num_failed = 0
-        """How many results are failures, also those after the stop."""
-        self._first_failure: TaskFailed | None = None
-        self._began = -math.inf if calls.keys is None else clock.wall()
-        """With a run database: when the run began. Results that ended before are from there."""
-        self._num_reused = 0
-        """How many results are from the run database."""
-        self._stopped: TooManyFailures | None = None
-        """What the run raises at its end, because it was stopped. Results of tasks that did not run are left out."""
-        if inbox.abandoned:
-            inbox.end_abandoned()
-        access.io.maps.add(self)
+    access: Access
+    inbox: Inbox
+    calls: Calls
+    source: MapItems
+    ordered: bool
+    values: bool = False
+    progress: Progress | None = None
+    _total: int | None = None
+    max_failures: MaxFailures | None = None
+    _sizes: PortionSizes = Factory(PortionSizes)
+    user: User = Factory(lambda self: self.access.user, takes_self=True)
+    """The thread of the algorithm, which gets what has ended."""
+    open: dict[int, Portion] = Factory(dict)
+    """The portions with results that were not taken from `arrived`, by the ids of their first tasks."""
+    num_open: int = 0
+    """How many results were not taken."""
+    arrived: deque[Ended] = Factory(deque)
+    """What arrived. An interrupt may leave something here twice."""
+    _num_arrived: int = 0
+    """About how many results this is."""
+    _early: dict[int, Result[Any] | Stretch] = Factory(dict)
+    """What was taken from `arrived` and waits for its turn, by position."""
+    unread: int | None = 0
+    """How many items were not read; None if this is unknown."""
+    is_read: bool = False
+    """Whether somebody has asked for a value, or cannot: the call was interrupted, or there are no items."""
+    closed: bool = False
+    """Whether nobody will take a result."""
+    last: int = 0
+    """The id of the last task that was submitted before the map was closed."""
+    _submitted: int = 0
+    _packs: bool = False
+    """Whether the items that were submitted last are one portion."""
+    _turn: int = 0
+    """If results are given out in order: the position of the next one."""
+    _look_at: float = 0.0
+    """When to read more items while values are given out."""
+    _bytes: int = 0
+    """Bytes of arguments in flight."""
+    _early_bytes: int = 0
+    """Bytes of results that wait for their turn."""
+    _exhausted: bool = False
+    _failures: FailuresByKind = Factory(FailuresByKind)
+    _num_failed: int = 0
+    """How many results are failures."""
+    _first_failure: TaskFailed | None = None
+    _began: float = -math.inf
+    """With a run database: when the run began. Results that ended before are from there."""
+    _num_reused: int = 0
+    """How many results are from the run database."""
+    _stopped: TooManyFailures | None = None
+    """What the run raises at its end, because it was stopped. Results of tasks that did not run are left out."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.calls.keys is not None:
+            self._began = clock.wall()
+        if self.inbox.abandoned:
+            self.inbox.end_abandoned()
+        self.access.io.maps.add(self)
 
     # ---- for the inbox, and for what shows the state of the master ----
 
@@ -631,14 +597,14 @@ class MapRun:
         """Submit the next items, until the window is full, no item is left, or results should not wait longer."""
         if self._exhausted:
             return
-        io, sizes, source = self.access.io, self._sizes, self.source
+        io, sizes = self.access.io, self._sizes
         link, slaves, began = io.link, io.num_slaves, clock.monotonic()
         until = began + READ_S
         largest = max(1, MAP_WINDOW // (4 * (slaves + 1)))  # so that each slave has several in the window
         usual = min(sizes.usual, largest)
         most = max(MAP_PENDING, PORTIONS_PENDING * (slaves + 1) * usual) if self._packs else MAP_PENDING
-        while (room := self._room(most)) > 0 and (room_bytes := self._room_bytes(slaves)) > 0:
-            left = None if source.total is None else source.total - self._submitted
+        while (room := self._room(most)) > 0 and (room_bytes := MAP_BYTES - self._bytes - self._early_bytes) > 0:
+            left = None if self._total is None else self._total - self._submitted
             count = min(largest, sizes.next(left, room_bytes, slaves))
             if room < count and room < min(most, MAP_WINDOW) // 4 and self.open:
                 return  # a portion would be too small
@@ -651,8 +617,7 @@ class MapRun:
                 sizes.read(num_read, size, now - began, READ_S / READS)
                 began = now
             self._exhausted = num_read < count
-            total = self._total
-            self.unread = 0 if self._exhausted else None if total is None else max(0, total - self._submitted)
+            self.unread = 0 if self._exhausted else None if left is None else max(0, left - num_read)
             if link.asleep:  # the I/O thread has no work, as with a slow iterable
                 link.wake()
                 if began > until and (at_call or self.arrived or not self.access.user.outcomes.empty()):
@@ -702,18 +667,9 @@ class MapRun:
         room = most - min(pending + self._num_arrived, self.num_open)
         return min(room, MAP_WINDOW - (self._submitted - self._turn)) if self.ordered else room
 
-    def _room_bytes(self, slaves: int) -> int:
-        """How many bytes of arguments may be submitted now."""
-        item_bytes = self._sizes.item_bytes
-        room = MAP_BYTES - self._bytes - self._early_bytes
-        if item_bytes < LARGE_BYTES:
-            return room
-        return min(room, max(LARGE_BYTES_OPEN, int(LARGE_ITEMS_OPEN * (slaves + 1) * item_bytes)) - self._bytes)
-
     def _arrived(self) -> Iterator[tuple[int, Result[Any] | Stretch]]:
         """Take some of what arrived, each with its position. Its tag becomes its item or items."""
-        most = READ_EVERY if self._sizes.item_bytes < LARGE_BYTES else READ_LARGE_EVERY
-        for _ in range(min(len(self.arrived), most)):
+        for _ in range(min(len(self.arrived), READ_EVERY)):
             ended = self.arrived.popleft()
             count, portion = count_of(ended), ended.tag
             self._num_arrived -= count
@@ -758,12 +714,11 @@ class MapRun:
         if self._stopped is not None or result.error is None:
             return
         self._failures.add(result.error)
-        self._failed += 1
         ended = self._submitted - self.num_open
-        if limit.is_reached(self._failed, ended):
+        if limit.is_reached(self._num_failed, ended):
             running = Running.FINISH if limit.finish else Running.KILL
             self.inbox.ask(CancelTasks.of(self.ids(self.access.io.submissions.total), running))
-            self._stopped = TooManyFailures(str(limit), self._failed, ended, self._failures.take(), [])
+            self._stopped = TooManyFailures(str(limit), self._num_failed, ended, self._failures.take(), [])
             self._exhausted = True
 
 

@@ -64,10 +64,9 @@ from mwpy._values import messages, records
 from mwpy._values.earlier import Given
 from mwpy._values.errors import CannotRun, MasterUnreachable, MwpyError, ProtocolError, RunDatabaseError, UsageError
 from mwpy._values.messagepack import as_read, encode
-from mwpy._values.messages import Handled
 from mwpy._values.options import Options
 from mwpy._values.phrases import duration
-from mwpy._values.records import Notice, ResultsHandedOver
+from mwpy._values.records import Notice
 from mwpy._values.task import StoredAt
 from mwpy.audit import AuditFile
 
@@ -109,10 +108,8 @@ def _hand_over(
 ) -> None:
     for queue, actions in outcomes:
         queue.put(actions)
-    if held:
-        sends.committed(held)
-    if said:
-        sends.handled(said)
+    if held or said:
+        sends.tell(held, said)
 
 
 class MasterIo:
@@ -250,8 +247,11 @@ class MasterIo:
         for event in happened:
             self._note(event, now)
         if self._store is not None:
-            for stored in self.committed.take_stored():
-                core.handle(stored, now)
+            for news in self.committed.take():
+                if isinstance(news, Stored):
+                    core.handle(news, now)
+                else:
+                    self._sessions.say(news)
         self._take_commands()
         core.waiting, core.logs.handled = self.users.waiting(), self.handled_log_bytes
         feeding.unfetched = self._handed_bytes - self.users.algorithm.fetched_bytes
@@ -372,7 +372,6 @@ class MasterIo:
             self.users.algorithm.news = actions
         if self._store is not None:
             self._save(self._store, actions, held, said)
-            self._sessions.say(self.committed.take_said())
         elif said:
             self._sessions.say(said)
 
@@ -637,10 +636,9 @@ class CommittedSends:
     """Up to this number, messages can be sent."""
     _waiting: dict[bytes, deque[tuple[int, Send]]] = Factory(dict)
     """By peer: the messages that wait, in their order, each with its number."""
-    _stored: deque[Stored] = Factory(deque)
-    """News for the core."""
-    _said: deque[tuple[bytes, Handled]] = Factory(deque)
-    """What to say about handled messages, each with its peer."""
+    _news: deque[Stored | int | Said] = Factory(deque)
+    """What the file has since the I/O thread looked: news for the core, the number of the last messages that can be
+    sent, and what to say about handled messages."""
     _has_failed: bool = False
     _is_closed: bool = False
     _lock: threading.Lock = Factory(threading.Lock)
@@ -659,37 +657,25 @@ class CommittedSends:
                 others.append(send)
         return others
 
-    def committed(self, number: int) -> None:
-        """The records that came with messages are in the file. The writer's thread calls this.
-
-        Args:
-            number: `held` as it was after these messages.
-        """
-        self._committed = number
-        self._wake()
-
-    def stored(self, record: ResultsHandedOver, row: int) -> None:
-        """Results that an agent has brought are in the file. The writer's thread calls this."""
-        self._stored.append(Stored(record, row))
-        self._wake()
-
-    def handled(self, said: Said) -> None:
-        """What these messages say is in the file. The writer's thread calls this."""
-        self._said.extend(said)
-        self._wake()
-
-    def take_said(self) -> Said:
-        """Return what can be said about handled messages, in order."""
-        return [self._said.popleft() for _ in range(len(self._said))] if self._said else []
-
-    def _wake(self) -> None:
+    def tell(self, *news: Stored | int | Said) -> None:
+        """This is in the file: see `_news`. The writer's thread calls this."""
+        self._news.extend(news)
         with self._lock:
             if not self._is_closed:
                 self.wake()
 
-    def take_stored(self) -> list[Stored]:
-        """Return the news for the core."""
-        return [self._stored.popleft() for _ in range(len(self._stored))] if self._stored else []
+    def stored(self, record: records.ResultsHandedOver, row: int) -> None:
+        """Results that an agent has brought are in the file. The writer's thread calls this."""
+        self.tell(Stored(record, row))
+
+    def take(self) -> Iterator[Stored | Said]:
+        """Yield the news for the core, and what can be said about handled messages, in order."""
+        while self._news:
+            news = self._news.popleft()
+            if isinstance(news, int):
+                self._committed = max(self._committed, news)
+            else:
+                yield news
 
     def fail(self) -> None:
         """Nothing can be stored any more: tasks that wait are never sent. Any thread may call this."""

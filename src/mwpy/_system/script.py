@@ -57,12 +57,6 @@ def command_line() -> tuple[list[str], list[str]]:
     return words[:end], words[end:]
 
 
-def is_imported_by_multiprocessing() -> bool:
-    """Whether multiprocessing has spawned this process and now imports the script into it."""
-    process = sys.modules.get("multiprocessing.process")
-    return process is not None and getattr(process.current_process(), "_inheriting", False)
-
-
 def is_child_of_multiprocessing() -> bool:
     """Whether multiprocessing, or a library that is built on it, has started this process."""
     process = sys.modules.get("multiprocessing.process")

@@ -208,12 +208,19 @@ class Registry:
         """Record that the script calls a function which starts a computation.
 
         Raises:
-            UsageError: this process is a slave, so the call is inside a task or in a module that a task imports.
+            UsageError: this process is a slave, so the call is inside a task or in a module that a task imports; or
+                multiprocessing imports the script.
         """
         if self.is_slave:
             error = refusal(name, "in a slave, where it would start another computation")
             raise UsageError(f"{error}. A task that needs more tasks returns to the master what to submit next")
+        process = sys.modules.get("multiprocessing.process")
+        if process is not None and getattr(process.current_process(), "_inheriting", False):
+            raise refusal(name, IN_AN_IMPORT)
         self.used = True
+
+
+IN_AN_IMPORT = "while multiprocessing imported the script"
 
 
 def refusal(name: str, where: str) -> UsageError:

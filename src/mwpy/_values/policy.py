@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import ceil, floor, log10
+from math import ceil, floor, inf, log10
 from operator import index
+from sys import float_info
 from typing import Any, SupportsIndex, TypedDict, Unpack, cast
 
 from attrs import Factory, define, frozen
@@ -13,8 +14,7 @@ from msgspec import Struct
 
 from mwpy._values.bounds import MAX_SECONDS, SlaveId
 from mwpy._values.errors import FailureKind, TaskFailed, UsageError
-from mwpy._values.phrases import bytes_in
-from mwpy._values.requires import SHORT, Requires, check_requirement, check_requires, requires_of
+from mwpy._values.requires import SHORT, Requires, check_requirement, check_requires, requires_of, size_in, within
 from mwpy._values.spelling import remedy_for
 
 Condition = tuple[type[Exception], ...] | Callable[[Exception], object]
@@ -246,83 +246,38 @@ def _flag(name: str, value: object) -> bool:
     return bool(value)
 
 
+def _real(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
+    return float(value)
+
+
+ABOVE_ZERO = float_info.min
+
+check_seconds = within(ABOVE_ZERO, MAX_SECONDS, _real, "a number of seconds greater than 0, or None for no limit")
+"""Returns a number of seconds that limits something, or None."""
+
+_whole = within(-inf, inf, index, "a whole number")
+
+
 def _seed(name: str, value: SupportsIndex | None) -> int | None:
-    if value is None:
-        return None
-    seed = _whole(name, value)
-    if seed.bit_length() > SEED_BITS:  # Python would not write all of them in decimal digits
+    seed: int | None = None if value is None else _whole(name, value)
+    if seed is not None and seed.bit_length() > SEED_BITS:  # Python would not write all of them in decimal digits
         raise UsageError(f"{name} has {seed.bit_length()} bits: give a whole number of at most {SEED_BITS} bits")
     return seed
 
 
-def _whole(name: str, value: SupportsIndex) -> int:
-    try:
-        return index(value)
-    except TypeError:
-        raise UsageError(f"{name}={value!r}: give a whole number") from None
-
-
-def _count(name: str, value: SupportsIndex) -> int:
-    if _whole(name, value) < 1:
-        raise UsageError(f"{name}={value!r}: give a whole number from 1 on")
-    return index(value)
-
-
-def check_seconds(name: str, value: object) -> float | None:
-    """Return a number of seconds that limits something, or None.
-
-    Raises:
-        UsageError: it is no positive number; the caller's fault.
-    """
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SECONDS:
-        raise UsageError(f"{name}={value!r}: give a number of seconds greater than 0, or None for no limit")
-    return float(value)
-
-
-def _rounded_seconds(name: str, value: object) -> float | None:
-    seconds = check_seconds(name, value)
-    return None if seconds is None else _two_digits(seconds)
-
-
-def _two_digits(number: float) -> float:
+def _rounded(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
     """Round up to two digits. So tasks with almost the same number wait together."""
-    exponent = floor(log10(number)) - 1
-    return float(f"{ceil(round(number / 10.0**exponent, 6))}e{exponent}")
 
+    def rounded(name: str, value: object) -> float | None:
+        number: float | None = check(name, value)
+        if not number:
+            return number
+        exponent = floor(log10(number)) - 1
+        return float(f"{ceil(round(number / 10.0**exponent, 6))}e{exponent}")
 
-def _cost(name: str, value: object) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_COST:
-        raise UsageError(f"{name}={value!r}: give a number from 0 on, or None if it is not known")
-    return _two_digits(value) if value else 0.0
-
-
-def _priority(name: str, value: SupportsIndex) -> int:
-    if abs(_whole(name, value)) > MAX_PRIORITY:
-        raise UsageError(f"{name}={value!r}: give a whole number from {-MAX_PRIORITY} to {MAX_PRIORITY}")
-    return index(value)
-
-
-def _bytes(name: str, value: object) -> int | None:
-    if value is None:
-        return None
-    try:
-        count = bytes_in(value) if isinstance(value, str) else _whole(name, value)  # type: ignore[arg-type]
-        if not 0 < count <= MAX_BYTES:
-            raise ValueError
-    except (ValueError, UsageError):
-        example = 'a number of bytes, or a text such as "4 GB", or None for no limit'
-        raise UsageError(f"{name}={value!r}: give {example}") from None
-    return count
-
-
-def _pause(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SECONDS:
-        raise UsageError(f"{name}={value!r}: give a number of seconds from 0 on")
-    return float(value)
+    return rounded
 
 
 def condition_in(policy: Policies) -> Condition | None:
@@ -351,18 +306,18 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "retry": _flag,
     "do_it_anyway": _flag,
     "seed": _seed,
-    "attempts_max": _count,
+    "attempts_max": within(1, inf, index, "a whole number from 1 on"),
     "seconds_max": check_seconds,
-    "seconds_expected": _rounded_seconds,
-    "memory_max": _bytes,
+    "seconds_expected": _rounded(check_seconds),
+    "memory_max": within(1, MAX_BYTES, size_in, 'a number of bytes, or a text such as "4 GB", or None for no limit'),
     "retry_errors": _condition,
-    "after": _pause,
+    "after": within(0, MAX_SECONDS, _real, "a number of seconds from 0 on"),
     "speculate": _flag,
     "requires": check_requires,
     **dict.fromkeys(SHORT, check_requirement),
     "wait_max": check_seconds,
-    "priority": _priority,
-    "cost": _cost,
+    "priority": within(-MAX_PRIORITY, MAX_PRIORITY, index, f"a whole number from {-MAX_PRIORITY} to {MAX_PRIORITY}"),
+    "cost": _rounded(within(0, MAX_COST, _real, "a number from 0 on, or None if it is not known")),
     "key": lambda _, value: value,
 }
 """For each policy the function that checks its value."""

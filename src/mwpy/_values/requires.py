@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from math import nan
 from operator import eq, ge, gt, index, le, lt, ne
 from typing import Annotated, Any
 
@@ -102,6 +103,43 @@ class Given(Struct, frozen=True, omit_defaults=True):
 # What users write.
 
 
+def within(least: float, most: float, read: Callable[[Any], Any], wanted: str) -> Callable[[str, Any], Any]:
+    """Return what checks a named number: it returns what `read` makes of it, from `least` to `most`.
+
+    Args:
+        wanted: what the message about any other value asks for. If it names None, None is returned as it is.
+    """
+
+    def check(name: str, value: Any) -> Any:
+        if value is None and "None" in wanted:
+            return None
+        try:
+            number = read(value)
+        except (TypeError, ValueError):
+            number = nan
+        if least <= number <= most:
+            return number
+        raise UsageError(f"{name}={value!r}: give {wanted}")
+
+    return check
+
+
+def size_in(value: Any) -> int:
+    """Return a number of bytes, which may be a text such as "2 GB".
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    return bytes_in(value) if isinstance(value, str) else index(value)
+
+
+_WHOLE = "a whole number from 0 on"
+_POSITIONS = within(0, MAX_POSITIONS, index, _WHOLE)
+_SIZE = within(0, MAX_AMOUNT, size_in, 'a number of bytes from 0 on, or a text such as "2 GB"')
+_AMOUNTS = {CPUS: _POSITIONS, GPUS: _POSITIONS, MEMORY: _SIZE, DISK: _SIZE}
+_AMOUNT = within(0, MAX_AMOUNT, index, _WHOLE)
+
+
 def check_requires(name: str, value: object) -> dict[str, int | str | None]:
     """Return a checked `requires` as the user wrote it: amounts are numbers, conditions are texts, and None removes
     what a wider policy requires.
@@ -121,7 +159,7 @@ def check_requires(name: str, value: object) -> dict[str, int | str | None]:
 def _checked_name(name: str, each: object) -> str:
     if not isinstance(each, str) or len(each) > MAX_NAME or re.fullmatch(NAME_FORM, each) is None:
         raise UsageError(f"{name} has the entry {each!r}: give a name of letters and digits, such as licence")
-    known = *SHORT, DISK, *FACTS
+    known = *_AMOUNTS, *FACTS
     if each not in known and (close := close_to(each, known, 0.8)):
         raise UsageError(f"{name} has the entry {each!r}: write {close[0]!r}")
     return each
@@ -135,21 +173,10 @@ def check_requirement(name: str, value: object) -> int | str | None:
     """
     if value is None:
         return None
-    if name in FACTS or isinstance(value, bool) or (isinstance(value, str) and name not in (*SHORT, DISK)):
+    if name in FACTS or isinstance(value, bool) or (isinstance(value, str) and name not in _AMOUNTS):
         return _condition(name, value)
-    try:
-        number = bytes_in(value) if isinstance(value, str) and name in IN_BYTES else index(value)  # type: ignore[arg-type]
-        if not 0 <= number <= (MAX_POSITIONS if name in (CPUS, GPUS) else MAX_AMOUNT):
-            raise ValueError
-    except (ValueError, TypeError):
-        raise UsageError(f"{name}={value!r}: give {_example_of(name)}") from None
-    return _rounded_up(number) if name in IN_BYTES else number
-
-
-def _example_of(name: str) -> str:
-    if name in IN_BYTES:
-        return 'a number of bytes from 0 on, or a text such as "2 GB"'
-    return "a whole number from 0 on"
+    number = _AMOUNTS.get(name, _AMOUNT)(name, value)
+    return _rounded_up(number) if name in IN_BYTES else int(number)
 
 
 def _condition(name: str, value: object) -> str:
@@ -281,7 +308,7 @@ def offers_in(text: str) -> dict[str, int | str]:
         try:
             _checked_name("offers", name)
             has: int | str | None = value if equals else ANYTHING
-            if name in (*SHORT, DISK) or value.isdecimal():
+            if name in _AMOUNTS or value.isdecimal():
                 has = check_requirement(name, value if name in IN_BYTES else int(value))
             if has is None or has == "" or name in (PYTHON, PLATFORM):
                 raise ValueError
