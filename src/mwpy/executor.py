@@ -1,11 +1,15 @@
 """`mwpy.Executor`: slaves behind the interface of `concurrent.futures`.
 
-`submit` encodes a call in the thread that calls it, and appends it to the queue of the executor. Most tasks stay there
-until the slaves need them: a task that is with the master may be sent at any moment, and only a kill ends it then. The
-I/O thread of the master takes what the slaves need (`Tasks.feed`).
+`submit` encodes a call in the thread that calls it, and submits it to the master. A thread of the executor unpickles
+the values and calls the callbacks of futures. It owns a master, or shares that of a master algorithm (see
+`_roles/users.py`).
 
-A thread of the executor unpickles the values and calls the callbacks of futures. It owns a master, or shares that of a
-master algorithm (see `_roles/users.py`).
+Only the I/O thread of the master knows which tasks were sent. So `Future.cancel` asks it to cancel a task that was not
+sent, and waits for the answer.
+
+A future in the arguments is a reference to a result, as `mwpy.result`: the core blocks the task until the value is
+there. The core keeps the value of a task from the first reference until the task has ended; then the thread of the
+executor gives it the value, if it came too late. Later references take the value from the future.
 
 The thread does not refer to the executor. When nobody refers to the executor any more, it is shut down. When the
 interpreter ends, all executors are shut down, and the interpreter waits for their tasks, as `concurrent.futures` does.
@@ -27,28 +31,26 @@ from queue import Empty
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
-from attrs import define, evolve
+from attrs import evolve
 
-from mwpy._core.master.dispatch import learn
-from mwpy._core.master.state import Actions, CancelTasks, Running, Waiting
+from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.state import Actions, CancelTasks, GiveResult, HoldResults, ReleaseResults, Running
 from mwpy._roles.computation import Computation, MasterParts, follow_cells, place_of, start_local
-from mwpy._roles.inbox import FORKED, SHOW_S, raise_failure
+from mwpy._roles.inbox import FORKED, SHOW_S, given_by, raise_failure
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.progress import Figures, OpenProgress, Progress, ShowProgress, careful, progress_of
 from mwpy._roles.submission import Calls
 from mwpy._roles.users import User
 from mwpy._system import clock, live_line
 from mwpy._system.process import count_cores
-from mwpy._transport.codec import codec_of
+from mwpy._transport.codec import Codec, codec_of
 from mwpy._values.algorithm import REGISTRY, Algorithm, Initialized, TaskCall, algorithm_of
 from mwpy._values.bounds import Buffer
-from mwpy._values.errors import DependencyFailed, OutOfTime, TaskFailed, UsageError, shown_in_ipython
+from mwpy._values.errors import DependencyFailed, OutOfTime, TaskCancelled, TaskFailed, UsageError, shown_in_ipython
 from mwpy._values.items import Grid
-from mwpy._values.messagepack import encode
 from mwpy._values.phrases import text_of
 from mwpy._values.policy import Policies, TaskPolicy, check_keywords, merged
-from mwpy._values.shares import combined_key
-from mwpy._values.task import ReferringBuffers, Result, ResultReference, UnrunnableTask, extended, failed
+from mwpy._values.task import ReferringBuffers, Result, ResultReference, UnrunnableTask, failed
 
 __all__ = ["Executor", "Future"]
 
@@ -56,8 +58,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MOST_ELSEWHERE = 100
-"""For how many tasks in the queue of an executor of a master algorithm the master wants slaves, if slaves of other
-machines can join it. It is as many as the default of `max_jobs`."""
+"""How many slaves of other machines an executor of a master algorithm seems to have. It is as many as the default of
+`max_jobs`."""
 
 NO_POLICY: Policies = {}
 """What a call has that gives no policy. Nobody changes it."""
@@ -66,22 +68,12 @@ NO_POLICY: Policies = {}
 Row = tuple[Any, ...] | dict[str, Any]
 """The arguments of a call of `Executor.map`: positional ones, or keywords."""
 
-AHEAD_S = 0.02
-"""Seconds of work that each slave has in addition to the task that it runs. A thread must wake up in this time."""
-
-MOST_AHEAD = 1000
-"""The largest number of tasks that each slave has in addition."""
-
-OVERHEAD_S = 2e-6
-"""Seconds that a task costs a slave in addition to its compute time."""
-
 SHUT_DOWN = "cannot schedule new futures after shutdown"
 
 INTERPRETER_ENDS = "cannot schedule new futures after interpreter shutdown"
 
-Begin = Callable[[], tuple[MasterIo, Calls, Computation | None]]
-"""Begins to use a master: returns its I/O thread, what submits the tasks, and the computation if it is the executor's
-own."""
+Begin = Callable[[], tuple[MasterIo, Codec, Computation | None]]
+"""Begins to use a master: returns its I/O thread, what encodes, and the computation if it is the executor's own."""
 
 
 class Future(concurrent.futures.Future[T]):
@@ -92,27 +84,22 @@ class Future(concurrent.futures.Future[T]):
     """
 
     task_id: int | None = None
-    """The id of the task in the master; None if it waits in the queue."""
-    place: int = 0
-    """Which one of the tasks of its executor it is, counted from 1."""
-    encoded: Sequence[Buffer] = ()
-    """Its value as later tasks get it; empty until one of them needs it."""
-    _kill: Callable[[Future[Any]], None]
-    """Tells the executor that a task is not wanted any more."""
+    """The id of the task in the master; None if it cannot be submitted."""
+    tasks: Tasks | None
+    """Those of the executor."""
+    unwanted: bool = False
+    """Whether somebody has cancelled it, or is about to."""
+    call: tuple[Defined, bytes | None, bytes] | None = None
+    """With a run database: the algorithm, the key and the encoded call, as `TaskKeys.referable`."""
     _condition: threading.Condition
     """The lock of the base class, which all changes of `_state` need."""
-    _invoke_callbacks: Callable[[], None]
 
-    def __init__(self, kill: Callable[[Future[Any]], None]) -> None:
+    def __init__(self, tasks: Tasks | None) -> None:
         super().__init__()
-        self._kill = kill
+        self.tasks = tasks
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return FutureReference(self).__reduce__()
-
-    def belongs_to(self, tasks: Tasks) -> bool:
-        """Whether it is a future of this executor."""
-        return self._kill == tasks._kill
 
     def cancel(self, *, kill: bool = False) -> bool:
         """Cancel the task.
@@ -124,30 +111,20 @@ class Future(concurrent.futures.Future[T]):
         Returns:
             Whether the task is cancelled.
         """
+        if self.tasks is not None and not self.done():
+            self.tasks.cancel([self], kill=kill)
+        return self.cancelled()
+
+    def running(self) -> bool:
+        """Whether a slave has the task. Then only `cancel(kill=True)` cancels it."""
+        return not self.done() and self.tasks is not None and self.tasks.has_slave(self.task_id or 0)
+
+    def be_cancelled(self) -> None:
+        """The task will not run to its end. Those that wait for it learn this now."""
         if super().cancel():
             with self._condition:
-                if self._state == _base.CANCELLED:  # those that wait learn it now, not when its turn would come
+                if self._state == _base.CANCELLED:
                     self.set_running_or_notify_cancel()
-            return True
-        if not kill:
-            return False
-        with self._condition:
-            if self._state != _base.RUNNING:
-                return self.cancelled()
-            self._state = _base.CANCELLED
-            self.set_running_or_notify_cancel()
-            self._condition.notify_all()
-        self._kill(self)
-        self._invoke_callbacks()
-        return True
-
-    def start(self, task_id: int) -> bool:
-        """The task is submitted to the master now, with this id. Return whether it is still wanted."""
-        with self._condition:
-            if self._state != _base.PENDING:
-                return False
-            self._state, self.task_id = _base.RUNNING, task_id
-            return True
 
     def finish(self, result: Result[Any]) -> None:
         """The task has ended. Unpickling its value may raise anything, and this concerns no other task."""
@@ -155,6 +132,8 @@ class Future(concurrent.futures.Future[T]):
         try:
             value = result.value
         except TaskFailed as failure:
+            if self.unwanted and isinstance(failure, TaskCancelled):
+                return self.be_cancelled()
             self.end(error=exception_of(failure.with_traceback(None)))
         except BaseException as error:
             self.end(error=error)
@@ -181,22 +160,11 @@ class FutureReference(ResultReference):
     __slots__ = ("future",)
 
     def __init__(self, future: Future[Any]) -> None:
-        super().__init__(future.place)
+        super().__init__(future.task_id or 0)
         self.future = future
 
     def __repr__(self) -> str:
         return repr(self.future)
-
-
-@define(eq=False)
-class Dependent:
-    """A task whose arguments contain futures that have not all ended."""
-
-    future: Future[Any]
-    task: tuple[Any, ...]
-    """What `Submissions.add` gets, without the values."""
-    needs: Sequence[Future[Any]]
-    missing: int
 
 
 def exception_of(failure: TaskFailed) -> BaseException:
@@ -214,7 +182,7 @@ def exception_of(failure: TaskFailed) -> BaseException:
 
 
 class Tasks:
-    """The tasks of one executor: its queue, which any thread may use, and the thread that gives results to futures.
+    """The tasks of one executor: any thread submits them, and a thread of their own gives results to futures.
 
     As the owner of tasks, it gets their ends.
 
@@ -222,8 +190,7 @@ class Tasks:
         begin: begins to use the master, in this thread.
         wrap: makes the function that a slave runs for a function that was submitted; None if it is the same.
         progress: what shows the progress of all tasks.
-        slaves: how many slaves will connect soon.
-        most: for how many tasks in the queue slaves are wanted; 0 if the number of slaves is fixed.
+        policy: the policies of all tasks.
     """
 
     io: MasterIo
@@ -235,61 +202,40 @@ class Tasks:
         begin: Begin,
         wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None,
         progress: Progress | None,
-        slaves: int,
-        most: int = 0,
+        policy: Policies,
     ) -> None:
         self._begin: Begin | None = begin
         self._wrap = wrap
         self._progress = progress
-        self._slaves = slaves
-        self._most = most
+        self._policy = policy
         self._computation: Computation | None = None
-        self._queue: deque[tuple[Future[Any], tuple[Any, ...]]] = deque()
-        """The tasks that are not submitted, and what `Submissions.add` gets. Only the I/O thread takes tasks away."""
         self.open: dict[int, Future[Any]] = {}
-        """The tasks that are with the master, by their ids."""
-        self._num_open = 0
-        """How many of these have not ended, for the I/O thread."""
-        self._has_room = True
-        """Whether the next task would be submitted at once, as far as the I/O thread knows."""
-        self._task_s: float | None = None
-        """How long a task takes in a slave, in seconds; None if none has ended."""
-        self._dependents: dict[Dependent, None] = {}
-        """The tasks that wait for the values of others."""
-        self._settled: deque[tuple[Dependent, Future[Any]]] = deque()
-        """Those for which one of these values is there, or will never be."""
-        self._settling = threading.Lock()
-        """Held by the thread that handles these. The ends of futures end others, so nobody waits for it."""
-        self._kills: deque[Future[Any]] = deque()
-        """The tasks that were cancelled when they were with the master."""
+        """The tasks that have not ended, by their ids."""
+        self._held: set[int] = set()
+        """Those of them whose values the core keeps, because later tasks refer to them."""
+        self._given: list[int] = []
+        """The ended tasks to which the task refers that is submitted just now."""
         self._closing = False
         self._refusal: Exception | None = None
         """Why no task can be submitted any more."""
         self.broken: Exception | None = None
         """Why no task of this executor could end any more."""
         self._lock = threading.RLock()
-        """Held to encode a call and append it to the queue, and to decide that nothing is appended any more. A signal
-        handler or the garbage collection may use the executor while the same thread holds it."""
+        """Held to submit a call, to take a task out of `open`, and to decide that nothing is submitted any more. A
+        signal handler or the garbage collection may use the executor while the same thread holds it."""
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         """Why the computation did not start."""
         self._ended = self._failed = 0
         """How many tasks have ended, and how many of them have failed. A cancelled task has not failed."""
-        self._submitted = 0
-        """How many tasks were ever submitted. It is changed while the lock is held."""
         self._before_cell = 0
-        """How many of them were submitted before the cell of a notebook that runs."""
+        """The last task that was submitted before the cell of a notebook that runs."""
         self._wrapped: tuple[object, Algorithm | None] = None, None
         """With an initializer: the function that was submitted last and that slaves find by its name, and what they
         run."""
         self.thread = threading.Thread(target=self._run, name="mwpy-executor", daemon=False)
 
     # ---- for any thread ----
-
-    @property
-    def num_queued(self) -> int:
-        """How many tasks are not submitted."""
-        return len(self._queue)
 
     def start(self) -> None:
         """Start, and wait until the computation has started.
@@ -312,107 +258,102 @@ class Tasks:
     def submit(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], policy: Policies
     ) -> Future[Any]:
-        """Append a task to the queue. If it cannot be pickled, its future says so.
+        """Submit a task. If it cannot be pickled, its future says so.
 
         Raises:
             RuntimeError: the executor is shut down or broken.
             UsageError: this process was forked from that of the executor.
         """
-        future: Future[Any] = Future(self._kill)
+        future: Future[Any] = Future(self)
         with self._lock:
             if self._refusal is not None:
                 raise self._refusal.with_traceback(None)  # else each call would add to the traceback of the ones before
+            io, keys = self.io, self._calls.keys
             try:
                 terms = self._calls.terms(self._algorithm(function), policy)
                 payload, buffers, key, refers = self._calls.task(terms, args, kwargs)
-                needs = self._needs(buffers) if buffers else ()
+                if keys is not None:
+                    future.call = terms[0], key, payload if key is None else b""
+                with io.submitting:
+                    before = io.submissions.total
+                    future.task_id = before + 1
+                    try:
+                        io.submissions.add(terms[0], terms[1], payload, buffers, future, key, refers, self)
+                    finally:  # Ctrl-C may have come when the task was added; no call is here
+                        if io.submissions.total > before:
+                            self.open[before + 1] = future
+                            io.users.submitted += self._computation is None
             except Exception as error:
                 future.end(error=error)
                 return future
-            self._submitted = future.place = self._submitted + 1
-            task = terms[0], terms[1], payload, buffers, future, key, refers, self
-            if needs:
-                dependent = Dependent(future, task, needs, len(needs))
-                self._dependents[dependent] = None
-            else:
-                self._queue.append((future, task))
-        for each in needs:
-            each.add_done_callback(partial(self._settle, dependent))
-        self._wake()
+            finally:
+                if self._given:
+                    io.command(ReleaseResults(self._given, io.submissions.total))
+                    self._given = []
+        if io.link.asleep:
+            io.link.wake()
         return future
 
-    def _wake(self) -> None:
-        """There is another task in the queue."""
-        link = self.io.link
-        if link.asleep and (self._has_room or len(self._queue) <= self._most):  # it may need another slave
-            link.wake()
-
-    def _needs(self, buffers: Sequence[Buffer]) -> Sequence[Future[Any]]:
-        """Return the futures in the arguments of a call.
+    def _refer(self, buffers: Sequence[Buffer]) -> Sequence[int]:
+        """Make the core keep the values of the futures in the arguments of a call. Return the ids of their tasks.
 
         Raises:
-            UsageError: one is of another executor; the caller's fault.
+            UsageError: one is of another executor, or is no future; the caller's fault.
         """
-        if not isinstance(buffers, ReferringBuffers):
-            return ()
-        futures = [each.future for each in buffers.references if isinstance(each, FutureReference)]
-        if any(not future.belongs_to(self) for future in futures):
+        futures = _futures_in(buffers)
+        if any(future.tasks is not self for future in futures):
             raise UsageError(
                 "a future of another executor is in the arguments: pass its value (future.result()), or submit both "
                 "tasks to the same executor"
             )
-        return futures
+        for future in futures:
+            number = future.task_id or 0
+            if self._calls.keys is not None and future.call is not None:
+                self._calls.keys.referable[number] = future.call
+            if number not in self.open:
+                self.io.command(self._end_of(future))
+                self._given.append(number)
+            elif number not in self._held:
+                self._held.add(number)
+                self.io.command(HoldResults([number]))
+        return sorted({future.task_id or 0 for future in futures})
 
-    def _settle(self, dependent: Dependent, ended: Future[Any]) -> None:
-        """A task has ended whose value another one needs. A chain of tasks is handled in a loop: their ends cause one
-        another."""
-        self._settled.append((dependent, ended))
-        while self._settled and self._settling.acquire(blocking=False):
-            try:
-                while self._settled:
-                    self._go_on(*self._settled.popleft())
-            finally:
-                self._settling.release()
-
-    def _go_on(self, dependent: Dependent, ended: Future[Any]) -> None:
-        """Submit a task if it has all values, or end it if one will never be there."""
-        future, task = dependent.future, dependent.task
-        error = CancelledError() if ended.cancelled() else ended.exception()
-        dependent.missing -= 1
-        if error is None and dependent.missing and not future.done():
-            return
-        if self._dependents.pop(dependent, self) is self:
-            return  # it has ended already
-        if future.done():
-            return
+    def _end_of(self, future: Future[Any]) -> GiveResult:
+        """Wait for a future that is about to end, and return its end as the core keeps it."""
+        number = future.task_id or 0
+        error = CancelledError() if future.cancelled() else future.exception()
         if error is None:
-            try:
-                self._queue.append((future, self._with_values(dependent)))
-            except Exception as unpicklable:  # only what unpickling has made of it can be pickled no more
-                future.end(error=unpicklable)
-            self._wake()
-        else:
-            root = error.dependency if isinstance(error, DependencyFailed) else ended.task_id or 0
-            cause = error.cause if isinstance(error, DependencyFailed) else _story(error)
-            which = f"task {ended.task_id}" if ended.task_id else "a task that was never sent"
-            reason = f"it needs the value of {which}, which has none: {cause}"
-            failure = DependencyFailed(task[0].name, None, "DependencyFailed", reason)
-            failure.dependency, failure.cause = root, cause
-            future.end(error=failure)
+            entry, large = self._calls.codec.dumps_value(future.result())
+            return GiveResult(number, [entry, *map(bytes, large)])  # copies, because the value may be changed
+        if isinstance(error, DependencyFailed):
+            return GiveResult(number, (), error.cause, error.dependency)
+        which = f"task {number}" if number else "a task that was never sent"
+        how = "was cancelled" if isinstance(error, CancelledError) else f"failed: {type(error).__qualname__}"
+        return GiveResult(number, (), f"{which} {how}: {text_of(error)}".splitlines()[0].removesuffix(": "), number)
 
-    def _with_values(self, dependent: Dependent) -> tuple[Any, ...]:
-        """Return what is submitted of a task, with the values that it needs."""
-        defined, policy, payload, buffers, future, key, *rest = dependent.task
-        codec, names, frames = self._calls.codec, list[tuple[int, list[str]]](), list[Buffer]()
-        for each in dependent.needs:
-            if not each.encoded:
-                entry, large = codec.dumps_value(each.result())
-                each.encoded = [entry, *map(bytes, large)]  # copies, because the value may be changed
-            names.append((each.place, [""] * len(each.encoded)))
-            frames += each.encoded
-        if key is not None:
-            key = combined_key(b"values", key, encode([*map(bytes, frames)]))
-        return defined, policy, payload, extended(buffers, [encode(names), *frames]), future, key, *rest
+    def cancel(self, futures: Sequence[Future[Any]], *, kill: bool) -> None:
+        """Cancel tasks that were not sent, or all with `kill`.
+
+        The I/O thread does not wait for its own answer: the garbage collection may call this there.
+        """
+        futures = [future for future in futures if not future.done()]
+        for future in futures:
+            future.unwanted = True
+        ids = sorted(future.task_id for future in futures if future.task_id)
+        if not ids:
+            return
+        command = CancelTasks.of(ids, Running.KILL if kill else Running.LEAVE)
+        if kill:
+            self.io.command(command)
+        cancelled = {*(ids if kill else self.io.ask(command))}
+        for future in futures:
+            if future.task_id in cancelled:
+                future.be_cancelled()
+
+    def has_slave(self, number: int) -> bool:
+        """Whether a slave has a task, as far as this thread can see."""
+        held = [span for tasks in list(self.io.core.state.jar.held.values()) for span in list(tasks.spans)]
+        return any(number in span.ids for span in held)
 
     def _algorithm(self, function: Callable[..., Any]) -> Algorithm:
         """Return the algorithm of a function, with the initializer."""
@@ -426,22 +367,16 @@ class Tasks:
                 self._wrapped = function, algorithm
         return algorithm
 
-    def _kill(self, future: Future[Any]) -> None:
-        """End a task that is with the master, and whose future is cancelled."""
-        self._kills.append(future)
-        self.io.link.wake()
-
     def close(self, cancel: bool = False) -> None:
         """Take no more tasks, and end when all tasks have ended.
 
         Args:
-            cancel: whether the tasks that are not with the master are cancelled.
+            cancel: whether the tasks that were not sent are cancelled.
         """
         with self._lock:
             self._refuse(RuntimeError(SHUT_DOWN))
         if cancel:
-            for future in self._unsent():
-                future.cancel()
+            self.cancel([*self.open.values()], kill=False)
         self.leave()
 
     def leave(self) -> None:
@@ -449,7 +384,6 @@ class Tasks:
         self._closing = True
         if self._ready.is_set() and self._failure is None:
             self.user.outcomes.put(Actions())
-            self.io.link.wake()
 
     def join(self) -> None:
         """Wait until the thread has ended. A callback of a future, which this thread calls, does not wait."""
@@ -459,26 +393,15 @@ class Tasks:
     def give_up(self) -> None:
         """Cancel all tasks, and kill those that run."""
         self.close()
-        self._cancel_after(0)
-
-    def _unsent(self) -> list[Future[Any]]:
-        """The tasks that are not with the master. Other threads take some away meanwhile."""
-        return [*(each.future for each in self._dependents.copy()), *(future for future, _ in self._queue.copy())]
-
-    def _cancel_after(self, place: int) -> None:
-        """Cancel all tasks after this one of the executor, and kill those that run."""
-        queued = self._unsent()  # first: a task is in `open` before it leaves the queue
-        for future in [*queued, *self.open.values()]:
-            if future.place > place:
-                future.cancel(kill=True)
+        self.cancel([*self.open.values()], kill=True)
 
     def cell_begins(self) -> None:
         """Remember which tasks are of earlier cells of a notebook."""
-        self._before_cell = self._submitted
+        self._before_cell = self.io.submissions.total
 
     def cell_interrupted(self) -> None:
         """Cancel the tasks that were submitted since the cell began, and kill those that run."""
-        self._cancel_after(self._before_cell)
+        self.cancel([future for number, future in self.open.copy().items() if number > self._before_cell], kill=True)
 
     def end_with_interpreter(self) -> None:
         """Wait for all tasks at the end of the interpreter. Ctrl-C gives them up."""
@@ -502,47 +425,6 @@ class Tasks:
         if self._refusal is None:
             self._refusal = reason
 
-    # ---- for the I/O thread of the master ----
-
-    def _room(self) -> int:
-        """How many more tasks may be with the master. Before the first task has ended, each slave gets one task in
-        addition to the one that it runs."""
-        ahead = 1 if self._task_s is None else max(1, min(MOST_AHEAD, int(AHEAD_S / self._task_s)))
-        return max(self._slaves, self.io.num_slaves) * (1 + ahead) - self._num_open
-
-    def can_feed(self) -> bool:
-        """Whether there is something to do for `feed`."""
-        return bool(self._kills) or (bool(self._queue) and self._room() > 0)
-
-    def feed(self) -> int:
-        """Submit the tasks that the slaves need. Return for how many others slaves are wanted."""
-        io, queue, room = self.io, self._queue, self._room()
-        while queue and (room > 0 or queue[0][0].cancelled()):
-            future, task = queue[0]
-            with io.submitting:
-                number = io.submissions.total + 1
-                if future.start(number):
-                    self.open[number] = future
-                    self._num_open += 1
-                    room -= 1
-                    io.users.submitted += self.user is not io.users.algorithm
-                    io.submissions.add(*task)
-            queue.popleft()
-        self._has_room = room > 0
-        if self._kills:
-            killed = [self._kills.popleft().task_id for _ in range(len(self._kills))]
-            io.commands.append(CancelTasks.of(sorted(self.open.keys() & killed), Running.KILL))
-        if self._closing and not (queue or self.open or self._dependents):
-            self.user.outcomes.put(Actions())
-        self.user.waiting = Waiting.FOREVER if self.open else Waiting.NOT
-        return min(self._most, len(queue))
-
-    def take_back(self, ended: Sequence[Result[Any] | UnrunnableTask]) -> None:
-        """Some tasks have ended. Their futures learn it in the thread of the executor."""
-        self._num_open -= len(ended)
-        seconds = sum(each.compute_seconds for each in ended if isinstance(each, Result))
-        self._task_s = learn(self._task_s, seconds / len(ended), OVERHEAD_S)
-
     # ---- the thread itself ----
 
     def _run(self) -> None:
@@ -565,8 +447,8 @@ class Tasks:
 
     def _start(self) -> None:
         assert self._begin is not None
-        self.io, self._calls, self._computation = self._begin()
-        users = self.io.users
+        self.io, codec, self._computation = self._begin()
+        self._calls, users = Calls.of(self.io, codec, self._policy, self._refer), self.io.users
         self.user = users.algorithm if self._computation else User(progress=OpenProgress(users.algorithm.progress))
         self.user.owner = self
         if self._computation is None:
@@ -586,13 +468,12 @@ class Tasks:
             self._begin = None  # this may end the computation of a master algorithm
 
     def _figures(self) -> Figures:
-        total = self._ended + len(self.open) + len(self._queue) + len(self._dependents)
-        return Figures(self._ended, total, self._failed, self.io.num_slaves)
+        return Figures(self._ended, self._ended + len(self.open), self._failed, self.io.num_slaves)
 
     def _is_over(self) -> bool:
         """Whether all tasks have ended, and no other can come."""
         with self._lock:
-            if not self._closing or self._queue or self.open or self._dependents:
+            if not self._closing or self.open:
                 return False
             self._refuse(RuntimeError(SHUT_DOWN))
             return True
@@ -612,8 +493,13 @@ class Tasks:
             for group in outcome.logged:
                 give(group, self.io)
         for ended in outcome.owned.get(self, ()):
+            with self._lock:
+                future = self.open.pop(ended.task_id)
+                if ended.task_id in self._held:
+                    self._held.discard(ended.task_id)
+                    self.io.command(given_by(ended))
+                    self.io.command(ReleaseResults([ended.task_id], self.io.submissions.total))
             result = ended.result() if isinstance(ended, UnrunnableTask) else ended
-            future = self.open.pop(result.task_id)
             future.finish(result)
             self._ended += 1
             self._failed += failed(result) and not future.cancelled()
@@ -629,13 +515,11 @@ class Tasks:
         else:
             broken = BrokenExecutor(f"the executor is broken: {error}")
             broken.__cause__ = error
-        with self._lock, self.io.submitting:
+        with self._lock:
             self._refusal = self.broken = broken
-            queued = [future for future in self._unsent() if future.start(0)]  # so none is submitted any more
-            left = {**self.open}
-        self._most = 0
+            left = self.open.copy()
         self.io.command(CancelTasks.of(sorted(left), Running.KILL))
-        for future in [*left.values(), *queued]:
+        for future in left.values():
             future.end(error=broken)
 
 
@@ -736,14 +620,12 @@ class Executor(concurrent.futures.Executor):
         if here is not None and (not hasattr(here, "__index__") or here < (0 if is_open else 1)):
             raise UsageError(f"an executor cannot have {slaves!r} slaves: give 1 or more, or None for one per core")
         here = count_cores() if here is None else here
-        wanted = max_jobs + here if is_open else 0
 
-        def begin() -> tuple[MasterIo, Calls, Computation]:
+        def begin() -> tuple[MasterIo, Codec, Computation]:
             computation = start_local(evolve(place, slaves=here))
-            io = computation.access.io
-            return io, Calls.of(io, codec_of(place.script), policy, _refuse_references), computation
+            return computation.access.io, codec_of(place.script), computation
 
-        self._start(Tasks(begin, wrap, shown, here, wanted), wanted or here)
+        self._start(Tasks(begin, wrap, shown, policy), here + (max_jobs if is_open else 0))
 
     def _start(self, tasks: Tasks, most: int) -> None:
         self._max_workers = most  # some libraries ask each executor for this
@@ -876,30 +758,24 @@ def executor_of_master(
     elsewhere = 0 if io.core.state.settings.only_here else MOST_ELSEWHERE
     policies = merged(master.calls.for_all, policy)
 
-    def begin() -> tuple[MasterIo, Calls, None]:  # it keeps the master alive
-        return io, Calls.of(io, master.calls.codec, policies, _refuse_references), None
+    def begin() -> tuple[MasterIo, Codec, None]:  # it keeps the master alive
+        return io, master.calls.codec, None
 
     executor = Executor.__new__(Executor)
-    executor._start(Tasks(begin, wrap, shown, io.local_slaves, elsewhere), max(1, io.local_slaves + elsewhere))
+    executor._start(Tasks(begin, wrap, shown, policies), max(1, io.local_slaves + elsewhere))
     return executor
 
 
-def _refuse_references(buffers: Sequence[Buffer]) -> Sequence[int]:
-    """Refuse references to results: no thread knows which tasks of the master they mean.
+def _futures_in(buffers: Sequence[Buffer]) -> list[Future[Any]]:
+    """Return the futures in the arguments of a call.
 
     Raises:
-        UsageError: there is one; the caller's fault.
+        UsageError: there is another reference to a result: no thread knows which task of the master it means.
     """
-    if isinstance(buffers, ReferringBuffers) and any(type(each) is ResultReference for each in buffers.references):
+    references = buffers.references if isinstance(buffers, ReferringBuffers) else ()
+    if any(type(each) is ResultReference for each in references):
         raise UsageError("mwpy.result has no meaning in an executor: pass the future of the other task itself")
-    return ()
-
-
-def _story(error: BaseException) -> str:
-    """What happened to a task, in a line."""
-    if isinstance(error, CancelledError):
-        return "it was cancelled"
-    return f"it failed: {type(error).__qualname__}: {text_of(error)}".splitlines()[0]
+    return [each.future for each in references if isinstance(each, FutureReference)]
 
 
 def _values(
@@ -911,7 +787,7 @@ def _values(
 ) -> Iterator[Any]:
     """Submit the calls now, and return an iterator of their values. It does not keep the executor alive."""
     futures = deque(_with_row(executor.submit, row, function) for row in islice(rows, buffersize))
-    owner = weakref.ref(executor)
+    owner, tasks = weakref.ref(executor), executor._tasks
 
     def values() -> Iterator[Any]:
         try:
@@ -921,8 +797,7 @@ def _values(
                     del alive
                 yield _value(futures.popleft(), until)
         finally:
-            for future in futures:
-                future.cancel()
+            tasks.cancel(futures, kill=False)
 
     return values()
 

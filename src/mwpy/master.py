@@ -167,7 +167,7 @@ class Master:
 
     def _fetched(self, ended: Sequence[Result[Any] | UnrunnableTask]) -> None:
         """The ends of tasks were fetched, so later tasks cannot refer to them."""
-        self._parts.held.fetched(ended)
+        self._inbox.fetched(ended)
         if self._calls.keys is not None:
             self._calls.keys.forget([each.task_id for each in ended])
 
@@ -719,8 +719,8 @@ class Master:
 
         Args:
             show: as `progress` of `map`; False shows it no longer.
-            total: how many tasks there will be, also for `mwpy status`; None counts those that were submitted, those
-                in the queues of executors, and the items of open maps.
+            total: how many tasks there will be, also for `mwpy status`; None counts those that were submitted, and
+                the items of open maps.
 
         Raises:
             UsageError: an argument has a wrong type; the caller's fault.

@@ -38,21 +38,18 @@ def executor() -> Iterator[mwpy.Executor]:
 
 @pytest.fixture
 def one() -> Iterator[mwpy.Executor]:
-    """An executor with one slave. So two tasks are with its master while the first one runs."""
+    """An executor with one slave."""
     with mwpy.Executor(slaves=1) as one:
         yield one
 
 
 class Blocked:
-    """An executor whose slave is blocked.
-
-    The first future runs, the second is with the master, and the others are in the queue of the executor.
-    """
+    """An executor whose slave is blocked: the first future runs."""
 
     def __init__(self, executor: mwpy.Executor, folder: Path) -> None:
         self.gate = folder / "gate"
         self.futures = [executor.submit(chores.wait_for, str(self.gate), number) for number in range(5)]
-        until(lambda: Path(f"{self.gate}.0.runs").exists() and self.futures[1].running(), "a task that runs")
+        until(lambda: Path(f"{self.gate}.0.runs").exists() and self.futures[0].running(), "a task that runs")
 
     def release(self) -> None:
         self.gate.touch()
@@ -187,7 +184,7 @@ def test_a_running_task_can_be_killed(blocked: Blocked, one: mwpy.Executor) -> N
 
 
 def test_tasks_can_be_cancelled_while_they_are_handed_over(one: mwpy.Executor) -> None:
-    """The thread of the executor takes tasks from the queue meanwhile. Each is done or cancelled afterwards."""
+    """Tasks are sent meanwhile. Each is done or cancelled afterwards."""
     futures = [one.submit(abs, -number) for number in range(MANY)]
     one.shutdown(cancel_futures=True)
     assert all(future.cancelled() or future.result(0) == number for number, future in enumerate(futures))
@@ -204,7 +201,7 @@ def test_terminating_the_workers_cancels_all_tasks(blocked: Blocked, one: mwpy.E
 
 
 def test_a_pending_future_is_small(blocked: Blocked, one: mwpy.Executor) -> None:
-    """It takes less than 2.5 kB, with its place in the queue."""
+    """It takes less than 2.5 kB, with its task."""
     tracemalloc.start()
     try:
         futures = [one.submit(abs, number) for number in range(-1000, 0)]
@@ -475,7 +472,7 @@ def test_a_task_whose_value_will_never_be_there_ends_with_the_task_that_failed()
 def test_a_task_whose_value_was_cancelled_ends_with_it(blocked: Blocked, one: mwpy.Executor) -> None:
     last = one.submit(_sum, blocked.futures[-1])
     assert blocked.futures[-1].cancel()
-    with pytest.raises(mwpy.DependencyFailed, match="it was cancelled"):
+    with pytest.raises(mwpy.DependencyFailed, match="was cancelled"):
         last.result(PATIENCE_S)
     blocked.release()
 

@@ -14,7 +14,7 @@ from tests.spans import MAX
 from mwpy._core.master.algorithms import Defined
 from mwpy._roles import maps
 from mwpy._roles.definitions import Definitions
-from mwpy._roles.inbox import Access, HeldResults, Inbox
+from mwpy._roles.inbox import Access, Inbox
 from mwpy._roles.maps import MapRun, items_of
 from mwpy._roles.submission import Calls
 from mwpy._simulation.machines import AgentHost, Pace, SimulatedSlave
@@ -87,7 +87,7 @@ class Watched:
         self.idle_since = dict.fromkeys(self.busy, self.cluster.world.now)
         access = Access(io, threading.current_thread(), self._drive)
         inbox = Inbox(access, io.core.state.settings)
-        calls = Calls(Definitions(Codec()), {}, HeldResults(access, inbox).refer)
+        calls = Calls(Definitions(Codec()), {}, inbox.refer)
         given = MapRun(access, inbox, calls, source, ordered=False).start()
         assert sorted(result.tag for result in given) == [*range(1, len(seconds) + 1)]
 

@@ -23,7 +23,7 @@ from mwpy._core.master.submissions import Submissions
 from mwpy._core.master.tasks import Taskjar
 from mwpy._roles import maps
 from mwpy._roles.definitions import Definitions
-from mwpy._roles.inbox import Access, HeldResults, Inbox
+from mwpy._roles.inbox import Access, Inbox
 from mwpy._roles.maps import MapItems, MapRun, items_of
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.submission import Calls
@@ -46,7 +46,7 @@ TERMS = ALGORITHM, DEFAULT_POLICY, None
 
 
 def calls_of(inbox: Inbox) -> Calls:
-    return Calls(Definitions(Codec()), {}, HeldResults(inbox.access, inbox).refer)
+    return Calls(Definitions(Codec()), {}, inbox.refer)
 
 
 PATIENCE_S = 120.0

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from mwpy._core.master.state import CancelTasks, Running, how_to_start
 from mwpy._roles.definitions import setup_of
-from mwpy._roles.inbox import FORKED, Access, HeldResults, Inbox
+from mwpy._roles.inbox import FORKED, Access, Inbox
 from mwpy._roles.replay import look_in
 from mwpy._roles.submission import Calls
 from mwpy._system import clock, forks, live_line, process
@@ -117,7 +117,6 @@ class CellTasks:
 
     access: Access
     inbox: Inbox
-    held: HeldResults
     _before: int = 0
     """The last task that was submitted before the cell began."""
 
@@ -139,7 +138,7 @@ class CellTasks:
             killed = {*self.inbox.ask(CancelTasks(ranges, Running.KILL))}
             dropped = [result for result in self.inbox.results if result.task_id in killed]
             self.inbox.results[:] = [result for result in self.inbox.results if result.task_id not in killed]
-            self.held.fetched(dropped)
+            self.inbox.fetched(dropped)
 
 
 # The connections of a master: streams to the agents that it starts, and the network if other agents can join.
@@ -485,7 +484,6 @@ class MasterParts:
     access: Access
     calls: Calls
     inbox: Inbox
-    held: HeldResults
     cell: CellTasks
 
     @classmethod
@@ -496,11 +494,10 @@ class MasterParts:
             for_all: the policies of all its tasks.
         """
         inbox = Inbox(access, access.io.core.state.settings)
-        held = HeldResults(access, inbox)
-        cell = CellTasks(access, inbox, held)
+        cell = CellTasks(access, inbox)
         if codec.main_by_value:
             follow_cells(cell)
-        return cls(access, Calls.of(access.io, codec, for_all, held.refer), inbox, held, cell)
+        return cls(access, Calls.of(access.io, codec, for_all, inbox.refer), inbox, cell)
 
 
 # The start of a master that `mwpy.main` does not start: its slaves load the script, if they can.

@@ -17,7 +17,6 @@ from itertools import chain
 from operator import index
 from queue import Empty
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
-from weakref import WeakMethod
 
 from attrs import Factory, define
 
@@ -44,7 +43,7 @@ from mwpy._values.errors import (
     TooManyFailures,
     UsageError,
 )
-from mwpy._values.groups import Ended, count_of
+from mwpy._values.groups import Ended, Stretch, count_of
 from mwpy._values.messagepack import as_read, encode
 from mwpy._values.messages import Report
 from mwpy._values.policy import FailuresByKind
@@ -258,8 +257,11 @@ class Inbox:
         """Records of `logging` that no handler has got yet."""
         self._asked: tuple[Asking, list[list[TaskId]]] | None = None
         """The last command that must be answered, and a list for its answer."""
-        self.on_held: WeakMethod[Callable[[HoldResults, Sequence[int]], None]] | None = None
-        """Called with an answer for which nobody waits. It does not keep the master alive, which has it."""
+        self._held: dict[int, bool] = {}
+        """The tasks whose results the core keeps, and whether it surely does."""
+        self._by_id: dict[int, Result[Any]] = {}
+        """The results that could be fetched when this was last asked for, and the last one of them."""
+        self._last: Result[Any] | None = None
         self._stopped: Stopped | None = None
         """That the run is stopped, until the algorithm knows it."""
         self._ends_at: float | None = None
@@ -435,6 +437,8 @@ class Inbox:
             _count_failures(self._failures, None, [*results, *unrunnable])
             for tasks, ended in outcome.owned.items():
                 _count_failures(self._failures, tasks, ended)
+        if self._held:
+            self._give_arrived(outcome)
         for tasks, ended in outcome.owned.items():  # after an interrupt, the map may have them already
             tasks.arrive(ended)
         self.unfetched.arrived(outcome, len(results))
@@ -454,8 +458,6 @@ class Inbox:
         for command, unended in outcome.cancelled:
             if self._asked is not None and command is self._asked[0]:
                 self._asked[1].append(unended)
-            elif isinstance(command, HoldResults) and self.on_held and (answered := self.on_held()):
-                answered(command, unended)
         self._stopped = outcome.stopped or self._stopped
         if outcome.ends_at is not None:
             self._ends_at = outcome.ends_at
@@ -492,6 +494,96 @@ class Inbox:
                 RuntimeWarning,
                 stacklevel + 1,
             )
+
+    # ---- results to which tasks may refer with `mwpy.result` -------------------------------------------------
+    #
+    # A task may refer to a result that is not fetched. The core must keep this result from then on, because the
+    # algorithm may fetch it before the later task has it. The core is asked to keep the results of tasks that have not
+    # ended, and nobody waits for the answer. Whatever arrives from then on is given back to the core, which takes it if
+    # it was asked too late. Results that are here already are given at once.
+
+    def refer(self, buffers: Sequence[Buffer]) -> Sequence[int]:
+        """Make the core keep the results to which a task refers that is submitted next.
+
+        Args:
+            buffers: what `Codec.dumps_call` returned.
+
+        Returns:
+            The ids of their tasks.
+
+        Raises:
+            UsageError: there is no such task, or its result was fetched; the caller's fault.
+        """
+        if not isinstance(buffers, ReferringBuffers):
+            return ()
+        numbers = sorted(each.task_id for each in buffers.references if isinstance(each, ResultReference))
+        new = [number for number in numbers if not self._held.get(number)]
+        if new:
+            last = self.access.io.submissions.total
+            if not 1 <= new[0] <= new[-1] <= last:
+                wrong = new[0] if new[0] < 1 else new[-1]
+                known = f"the ids of the tasks that are submitted are 1 to {last}" if last else "none is submitted yet"
+                raise UsageError(f"mwpy.result({wrong}): there is no such task; {known}")
+            self._hold(new)
+        return numbers
+
+    def _hold(self, numbers: Sequence[int]) -> None:
+        self._held.update(dict.fromkeys(numbers, False))
+        io = self.access.io
+        missing = {number for number in numbers if io.core.state.jar.ends.has(number)}
+        io.command(HoldResults(numbers))
+        missing = self._give(missing)
+        if missing:
+            self.receive()  # most are on their way since long, and a question would take a round trip
+            missing = self._give(missing)
+        if missing:
+            self.ask(HoldResults(sorted(missing)))  # the answer comes behind all ends that the core has given out
+            missing = self._give(missing)
+        if missing:
+            for number in missing:
+                del self._held[number]
+            raise UsageError(
+                f"mwpy.result({min(missing)}): this result was fetched already, or belongs to a map, so the master "
+                f"does not have it any more: pass its value itself, or refer to it before you call mw.results()"
+            )
+        self._held.update(dict.fromkeys(numbers, True))
+
+    def _give(self, ended: set[int]) -> set[int]:
+        """Give the core the results of these tasks that are here. Return the others."""
+        here = self._by_id_of_results() if ended else {}
+        found: list[Result[Any] | UnrunnableTask] = [here[number] for number in sorted(ended) if number in here]
+        found += [task for task in self.unrunnable if task.task_id in ended]
+        for each in found:
+            self.access.io.command(given_by(each))
+        return ended.difference(each.task_id for each in found)
+
+    def _by_id_of_results(self) -> dict[int, Result[Any]]:
+        """The results that can be fetched, by the ids of their tasks."""
+        results, count = self.results, len(self._by_id)
+        if results[count - 1 : count] != [self._last]:  # some were fetched meanwhile
+            self._by_id, count = {}, 0
+        self._by_id.update((result.task_id, result) for result in results[count:])
+        self._last = results[-1] if results else None
+        return self._by_id
+
+    def _give_arrived(self, outcome: Actions) -> None:
+        """Give the core what arrives of the results that it should keep. After an interrupt, it may get some twice."""
+        ends: list[Result[Any] | UnrunnableTask] = [*outcome.results, *outcome.unrunnable]
+        for each in ends:
+            if each.task_id in self._held:
+                self.access.io.command(given_by(each))
+        for ended in chain.from_iterable(outcome.owned.values()):
+            first = ended.first if isinstance(ended, Stretch) else ended.task_id
+            for number in self._held.keys() & range(first, first + count_of(ended)):
+                cause = f"the result of task {number} belongs to a map, which got it before a later task referred to it"
+                self.access.io.command(GiveResult(number, (), cause, number))
+
+    def fetched(self, ended: Iterable[Result[Any] | UnrunnableTask]) -> None:
+        """The algorithm has fetched the ends of these tasks, so no later task refers to them."""
+        if self._held and (numbers := [each.task_id for each in ended if each.task_id in self._held]):
+            self.access.io.command(ReleaseResults(numbers, self.access.io.submissions.total))
+            for number in numbers:
+                del self._held[number]
 
     # ---- maps ----------------------------------------------------------------------------------------------
 
@@ -546,116 +638,7 @@ def _count_failures(failures: FailuresByKind, tasks: OpenMap | None, all_ended: 
             failures.add(error)
 
 
-# The results to which tasks may refer with `mwpy.result`, as the algorithm's thread knows them.
-#
-# A task may refer to a result that is not fetched. The core must keep this result from then on, because the algorithm
-# may fetch it before the later task has it. If the result is in the inbox, the algorithm's thread gives its value back
-# to the core. If the task has not ended, the core is asked to keep its result, and nobody waits for the answer, which
-# may say that the task has ended meanwhile. Then the thread gives the value when it gets the answer, or when the
-# algorithm fetches the result. The answer comes behind all ends of tasks that the core has given out. So if the thread
-# waits for it, the end is in the inbox then, unless it was fetched.
-
-
-@define(eq=False, repr=False)
-class HeldResults:
-    """Makes the core keep results."""
-
-    access: Access
-    inbox: Inbox
-    _held: dict[int, bool] = Factory(dict)
-    """The tasks whose results the core may keep, and whether it surely does."""
-    _by_id: dict[int, Result[Any]] = Factory(dict)
-    """The results that could be fetched when this was last asked for, and the last one of them."""
-    _last: Result[Any] | None = None
-
-    def __attrs_post_init__(self) -> None:
-        self.inbox.on_held = WeakMethod(self._answered)
-
-    def refer(self, buffers: Sequence[Buffer]) -> Sequence[int]:
-        """Make the core keep the results to which a task refers that is submitted next.
-
-        Args:
-            buffers: what `Codec.dumps_call` returned.
-
-        Returns:
-            The ids of their tasks.
-
-        Raises:
-            UsageError: there is no such task, or its result was fetched; the caller's fault.
-        """
-        if not isinstance(buffers, ReferringBuffers):
-            return ()
-        numbers = sorted(each.task_id for each in buffers.references if isinstance(each, ResultReference))
-        new = [number for number in numbers if not self._held.get(number)]
-        if new:
-            last = self.access.io.submissions.total
-            if not 1 <= new[0] <= new[-1] <= last:
-                wrong = new[0] if new[0] < 1 else new[-1]
-                known = f"the ids of the tasks that are submitted are 1 to {last}" if last else "none is submitted yet"
-                raise UsageError(f"mwpy.result({wrong}): there is no such task; {known}")
-            self._hold(new)
-        return numbers
-
-    def _hold(self, numbers: Sequence[int]) -> None:
-        self._held.update(dict.fromkeys(numbers, False))
-        io = self.access.io
-        ended = {number for number in numbers if io.core.state.jar.ends.has(number)}
-        if len(ended) < len(numbers):
-            io.command(HoldResults([number for number in numbers if number not in ended]))
-        if not ended <= self._results().keys():
-            self.inbox.receive()  # most are on their way since long, and a question for each would take a round trip
-            if not ended <= self._results().keys():
-                self.inbox.ask(HoldResults(sorted(ended)))
-        if missing := self._give(ended):
-            for number in missing:
-                del self._held[number]
-            raise UsageError(
-                f"mwpy.result({min(missing)}): this result was fetched already, or belongs to a map, so the master "
-                f"does not have it any more: pass its value itself, or refer to it before you call mw.results()"
-            )
-
-    def _give(self, ended: set[int]) -> set[int]:
-        """Give the core the results of tasks that have ended, and return those that are not in the inbox."""
-        here = self._results()
-        found: list[Result[Any] | UnrunnableTask] = [here[number] for number in sorted(ended) if number in here]
-        found += [task for task in self.inbox.unrunnable if task.task_id in ended]
-        for each in found:
-            self.access.io.command(_given(each))
-            self._held[each.task_id] = True
-        return {number for number in ended if not self._held[number]}
-
-    def _answered(self, command: HoldResults, unended: Sequence[int]) -> None:
-        """The core has answered of which tasks it will keep the results."""
-        open_still = {number for number in command.numbers if self._held.get(number) is False}
-        self._held.update(dict.fromkeys(open_still.intersection(unended), True))
-        for number in self._give(open_still.difference(unended)):
-            cause = f"the result of task {number} belongs to a map, which got it before a later task could refer to it"
-            self.access.io.command(GiveResult(number, (), cause, number))
-
-    def _results(self) -> dict[int, Result[Any]]:
-        """The results that can be fetched, by the ids of their tasks."""
-        results, count = self.inbox.results, len(self._by_id)
-        if results[count - 1 : count] != [self._last]:  # some were fetched meanwhile
-            self._by_id, count = {}, 0
-        self._by_id.update((result.task_id, result) for result in results[count:])
-        self._last = results[-1] if results else None
-        return self._by_id
-
-    def fetched(self, ended: Iterable[Result[Any] | UnrunnableTask]) -> None:
-        """The algorithm has fetched the ends of these tasks."""
-        if self._held:
-            held = [each for each in ended if each.task_id in self._held]
-            for each in held:
-                if not self._held[each.task_id]:  # the core has not answered that it keeps it
-                    self.access.io.command(_given(each))
-            if held:
-                io, numbers = self.access.io, [each.task_id for each in held]
-                io.command(ReleaseResults(numbers, io.submissions.total))
-                for number in numbers:
-                    del self._held[number]
-
-
-def _given(result: Result[Any] | UnrunnableTask) -> GiveResult:
+def given_by(result: Result[Any] | UnrunnableTask) -> GiveResult:
     if isinstance(result, UnrunnableTask):
         cause = f"task {result.task_id} ({result.algorithm}) is unrunnable: {result.reason}"
         return GiveResult(result.task_id, (), cause, result.task_id)

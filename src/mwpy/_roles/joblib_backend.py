@@ -169,7 +169,7 @@ class Batches:
                 try:
                     future = self.executor.submit(self.run, batch)
                 except Exception as error:
-                    future = Future(lambda _: None)
+                    future = Future(None)
                     future.set_exception(error)
                 self._submitted.add(future)
             future.add_done_callback(partial(self._ended, done))

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from math import inf
@@ -158,6 +159,8 @@ class MasterIo:
         self.local_slaves = 0
         """How many slaves are started on this machine."""
         self.commands: deque[Command] = deque()
+        self._asked: dict[Command, SimpleQueue[Sequence[int]]] = {}
+        """The commands whose answers threads of executors wait for."""
         self._questions: deque[SimpleQueue[messages.Overview]] = deque()
         """Where threads of this process wait for an overview."""
         self.expected: int | None = None
@@ -230,7 +233,7 @@ class MasterIo:
         self.link.asleep = True  # from here on, a thread that adds work wakes the link
         submissions = self.submissions
         has_work = submissions.total > submissions.taken or bool(self.commands or self._questions)
-        timeout_s = 0.0 if has_work or any(each.can_feed() for each in self.users.submitters) else until - now
+        timeout_s = 0.0 if has_work else until - now
         self._deliver()  # last, because the waiting thread needs the interpreter lock, which this thread releases next
         return timeout_s
 
@@ -336,7 +339,6 @@ class MasterIo:
 
         But a command may name a task that was submitted after the others were taken. Then it waits for this task.
         """
-        self.core.kinds.expected = sum(each.feed() for each in self.users.submitters)
         spans, commands = self.submissions.take(), list[Command]()
         while self.commands and not self._waits_for_task(self.commands[0]):
             commands.append(self.commands.popleft())
@@ -364,6 +366,9 @@ class MasterIo:
             self._sessions.disconnect(peer)
         for call in actions.failed:
             self.failed_calls.keep(call)
+        for command, ids in actions.cancelled:
+            if (answer := self._asked.pop(command, None)) is not None:
+                answer.put(ids)
         self.users.divide(actions, self.core.state.jar.ended)
         ended = actions.results or actions.owned or actions.unrunnable
         fetchable = ended or actions.connected or actions.disconnected
@@ -438,6 +443,15 @@ class MasterIo:
         if self.link.asleep:
             self.link.wake()
 
+    def ask(self, command: CancelTasks) -> Sequence[int]:
+        """Cancel tasks. Return which of them are cancelled. Any thread may call this; this one waits for nothing."""
+        answer = self._asked[command] = SimpleQueue()
+        self.command(command)
+        while self.thread.is_alive() and threading.current_thread() is not self.thread:
+            with suppress(Empty):
+                return answer.get(timeout=TICK_S)
+        return ()
+
     def overview(self, *, is_here: bool = False) -> messages.Overview | None:
         """Return what the master and its slaves do; None if it has ended. Any thread may call this.
 
@@ -497,16 +511,15 @@ class MasterIo:
         return [tasks for tasks in list(self.maps) if not tasks.closed]
 
     def unsubmitted(self) -> int | None:
-        """How many tasks will be submitted: the items that open maps have not read, and what is in the queues of
-        executors; None if a map does not know it. The user may have said how many tasks there will be.
+        """How many tasks will be submitted: the items that open maps have not read; None if a map does not know it. The
+        user may have said how many tasks there will be.
 
         Any thread may call this.
         """
         if self.expected is not None:
             return max(0, self.expected - self.submissions.total)
         unread = [tasks.unread for tasks in self.open_maps()]
-        queued = sum(each.num_queued for each in self.users.submitters)
-        return None if None in unread else sum(each or 0 for each in unread) + queued
+        return None if None in unread else sum(each or 0 for each in unread)
 
     def end(self, finished: bool, grace_s: float, returned: bool) -> None:
         """End the computation and wait for the thread. If it was never started, this thread does its work.

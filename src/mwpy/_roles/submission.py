@@ -54,7 +54,7 @@ class Calls:
     Args:
         definitions: those of this user of a master.
         for_all: the policies of all tasks.
-        refer: makes the core keep the results to which a call refers, as `HeldResults.refer`.
+        refer: makes the core keep the results to which a call refers, as `Inbox.refer`.
         keys: makes the keys of tasks; None without a run database.
     """
 

@@ -51,9 +51,8 @@ class OpenMap(Owner, Protocol):
 
 
 class Submitter(Owner, Protocol):
-    """An executor: the tasks in its queue are submitted when the slaves need them."""
+    """An executor."""
 
-    # for any thread
     def close(self) -> None: ...
     def give_up(self) -> None: ...
     def join(self) -> None: ...
@@ -61,17 +60,7 @@ class Submitter(Owner, Protocol):
     @property
     def broken(self) -> Exception | None: ...
     @property
-    def num_queued(self) -> int: ...
-    @property
     def open(self) -> Mapping[int, Any]: ...
-
-    # for the I/O thread
-    def feed(self) -> int:
-        """Submit tasks. Return for how many others slaves are wanted."""
-
-    def can_feed(self) -> bool: ...
-    def take_back(self, ended: Sequence[Any]) -> None:
-        """Some tasks have ended."""
 
 
 class User(Struct, eq=False):
@@ -84,7 +73,7 @@ class User(Struct, eq=False):
     progress: OpenProgress = field(default_factory=OpenProgress)
     """What is shown while the thread waits."""
     waiting: Waiting = Waiting.NOT
-    """For an executor, the I/O thread writes this field."""
+    """An executor waits as long as it has open tasks, whatever is here."""
     fetched_bytes: int = 0
     """About how many bytes of results the algorithm has fetched. Results of an executor never wait."""
     interrupted: bool = False
@@ -126,7 +115,7 @@ class Users:
 
     def waiting(self) -> Waiting:
         """How long the master is waited for, by the algorithm or by an executor."""
-        return max(user.waiting for user in self)
+        return max(Waiting.FOREVER if user.owner is not None and user.owner.open else user.waiting for user in self)
 
     def divide(self, actions: Actions, ended: int) -> None:
         """Leave only what is for the algorithm in the outcomes of the core. An executor gets no reports.
@@ -142,7 +131,6 @@ class Users:
             if owner.user.owner is not None:
                 all_ended = chain(actions.results, actions.unrunnable, *actions.owned.values())
                 actions.result_bytes -= actions.result_bytes * len(own) // sum(map(count_of, all_ended))
-                owner.take_back(own)
             if owner.user is not self.algorithm:
                 self._ended += len(own)
                 del actions.owned[owner]

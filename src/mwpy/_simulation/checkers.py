@@ -885,7 +885,7 @@ class HistoryChecker:
             if command.running is not Running.FINISH:
                 self.killed_tasks[task] = now
                 assert self.ended.get(task) in ("cancelled", "discarded"), f"task {task} does not come back"
-        ended = [task for task, _ in command.ranges if task not in unended]
+        ended = [task for task, _ in command.ranges if task not in unended and command.running is not Running.LEAVE]
         assert all(task in self.ended for task in ended), f"not all of {ended} have ended, but none is cancelled"
 
     def runs_on(self, task: int, peer: bytes, frozen: tuple[float, float], moments: tuple[float, float, float]) -> None:

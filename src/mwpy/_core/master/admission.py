@@ -46,8 +46,6 @@ class SlaveKinds:
     """How many slaves of each kind the algorithm asked for."""
     unordered_unasked: bool = True
     """Whether the algorithm never said how many unordered slaves it wants. Then it wants as many as there are tasks."""
-    expected: int = 0
-    """How many tasks wait outside of the master for slaves."""
     _freed: list[SlaveId] = Factory(list)
     """The slaves that were freed and hold tasks."""
 

@@ -293,6 +293,8 @@ class HandBack:
             if waiting := named(spans, ids):
                 self.cancel(None, waiting, when, discard=discard)
                 found += waiting
+        if running is Running.LEAVE:
+            return found
         for agent in self.state.members.agents.values():
             cancelled: list[TaskRange] = []
             for slave in agent.slaves.values():
@@ -327,7 +329,10 @@ class HandBack:
         self.state.actions.cancelled.append((command, [TaskId(number) for number in held]))
 
     def give(self, command: GiveResult) -> None:
-        """Keep the result of a task that has ended. The algorithm has not fetched it."""
+        """Keep the result of a task that has ended, if it did not come in time. The algorithm has not fetched it."""
+        known = self.state.jar.blocked.results.get(command.number)
+        if known is not None and known.is_held and (known.is_here or known.cause):
+            return
         if command.stored is None:
             self._give(command)
             return

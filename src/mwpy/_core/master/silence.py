@@ -417,11 +417,11 @@ class Answers:
     def counts(self) -> Counts:
         """The figures of this moment."""
         state, kinds, hosts = self.state, self.kinds, self.hosts
-        jar, members, wanted, expected = state.jar, state.members, kinds.wanted, kinds.expected
+        jar, members, wanted = state.jar, state.members, kinds.wanted
         if kinds.unordered_unasked:
-            soon = jar.runnable - len(jar.delayed) - len(jar.blocked.tasks) + expected
+            soon = jar.runnable - len(jar.delayed) - len(jar.blocked.tasks)
             wanted = wanted | {SlaveKind.UNORDERED: soon}
-        waiting = jar.pending.num_unaddressed - jar.pending.num_fitted + expected
+        waiting = jar.pending.num_unaddressed - jar.pending.num_fitted
         useful = min(wanted[SlaveKind.UNORDERED], dispatch.useful(members, waiting, state.settings.task_group))
         special = sum(1 for _ in kinds.vacancies())
         spent = dispatch.spent(members, jar.pending, state.now)

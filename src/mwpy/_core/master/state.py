@@ -67,6 +67,8 @@ class Running(Enum):
     """They are killed without grace."""
     FINISH = "finish"
     """They may finish, and their results count. If they are lost with their slave, they are cancelled then."""
+    LEAVE = "leave"
+    """Tasks that slaves have are not cancelled."""
     DISCARD = "discard"
     """They are killed, and none of the cancelled tasks comes back to the algorithm."""
 
@@ -100,9 +102,8 @@ class HoldResults(Struct, frozen=True, eq=False):
     """Keep the results of those of these tasks that have not ended, because other tasks will refer to them.
 
     To keep each result until it is fetched would cost something for every task. So the thread of the algorithm asks for
-    those to which a task refers, and does not wait for the answer, which comes behind all results that were given out.
-    A task that has ended meanwhile is in the inbox then, or its result was fetched, and the thread gives the value
-    back.
+    those to which a task refers, and gives back those that arrive. The answer comes behind all results that were given
+    out.
     """
 
     numbers: Sequence[int]
