@@ -145,39 +145,28 @@ open = local_master  # noqa: A001  # users write mwpy.open
 __version__ = VERSION
 """The version of this library."""
 
-_OF_ROLES = {
-    "Command": "mwpy.sweep.command",
-    "CommandFailed": "mwpy.sweep.command",
-    "Executor": "mwpy.executor",
-    "File": "mwpy.sweep.files",
-    "LocalMaster": "mwpy.master",
-    "LoopCounts": "mwpy.master",
-    "Master": "mwpy.master",
-    "NotStarted": "mwpy.sweep.command",
-    "Outcome": "mwpy.sweep.command",
-    "Slave": "mwpy.slave",
-    "SlaveLoop": "mwpy.slave",
-    "agent_folder": "mwpy._roles.set_up",
-    "command": "mwpy.sweep.command",
-    "drain": "mwpy._roles.join",
-    "explain": "mwpy._roles.join",
-    "file": "mwpy.sweep.files",
-    "output": "mwpy.sweep.files",
-    "replay": "mwpy._roles.replay",
-    "share": "mwpy._transport.shared_objects",
-    "to_frame": "mwpy._roles.replay",
-    "status": "mwpy._roles.join",
+_OF_MODULES = {
+    "_roles.join": ("drain", "explain", "status"),
+    "_roles.replay": ("replay", "to_frame"),
+    "_roles.set_up": ("agent_folder",),
+    "_transport.shared_objects": ("share",),
+    "executor": ("Executor",),
+    "master": ("LocalMaster", "LoopCounts", "Master"),
+    "slave": ("Slave", "SlaveLoop"),
+    "sweep.command": ("Command", "CommandFailed", "NotStarted", "Outcome", "command"),
+    "sweep.files": ("File", "file", "output"),
 }
-"""The names that most scripts do not use, and their modules. They are imported when they are used, so that each process
+"""The names that most scripts do not use, by their modules. They are imported when they are used, so that each process
 starts quickly."""
 
 if not TYPE_CHECKING:  # else mypy would accept every name
 
     def __getattr__(name):
-        if name not in _OF_ROLES:
+        home = next((module for module, names in _OF_MODULES.items() if name in names), None)
+        if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
-            value = globals()[name] = getattr(import_module(_OF_ROLES[name]), name)
+            value = globals()[name] = getattr(import_module(f"mwpy.{home}"), name)
         except Exception as error:
             shadows.explain(error)
             raise

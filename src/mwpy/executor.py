@@ -734,9 +734,7 @@ class Executor(concurrent.futures.Executor):
         """Shut down at once: all tasks are cancelled, and the slaves that run one are killed."""
         self._tasks.give_up()
 
-    def kill_workers(self) -> None:
-        """The same as `terminate_workers`."""
-        self._tasks.give_up()
+    kill_workers = terminate_workers
 
 
 def executor_of_master(

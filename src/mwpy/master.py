@@ -570,11 +570,11 @@ class Master:
             TooManyFailures: `max_failures` stops the whole computation. Other calls may raise it, too.
             UsageError: the timeout is not a number.
         """
-        return LoopCounts(*self._inbox.loop(timeout))
+        return self._inbox.loop(timeout)
 
     def loop_iterate(self, timeout: float = 0.05) -> LoopCounts:
         """Like `loop`, but return after `timeout` seconds in any case."""
-        return LoopCounts(*self._inbox.loop(timeout))
+        return self._inbox.loop(timeout)
 
     def results(self, *, unrunnable: bool = True) -> list[Result[Any]]:
         """Return how all tasks ended that have ended since the last call; each is returned once.

@@ -11,7 +11,6 @@ import pytest
 
 import mwpy
 import mwpy.joblib
-from mwpy._roles import joblib_backend
 from mwpy._roles.joblib_backend import Batches, RepeatedArrays
 from mwpy.executor import Future
 
@@ -22,21 +21,14 @@ class FakeExecutor:
     """Keeps what is submitted, so that a test decides when it ends."""
 
     def __init__(self, num_slaves: int = 2) -> None:
-        self.num_slaves = num_slaves
+        self.num_slaves = self.max_slaves = num_slaves
         self.futures: list[Future[Any]] = []
         self.arguments: list[Any] = []
-        self.error: Exception | None = None
-        self.killed = 0
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        if self.error is not None:
-            raise self.error
-        self.futures.append(Future(self._kill))
+        self.futures.append(Future(None))
         self.arguments += arguments
         return self.futures[-1]
-
-    def _kill(self, _future: Future[Any]) -> None:
-        self.killed += 1
 
 
 def batches_of(executor: Any, most: int) -> Batches:
@@ -52,22 +44,6 @@ def test_with_more_slaves_than_jobs_a_batch_waits_until_another_has_ended() -> N
     executor.futures[1].set_result("one")
     assert executor.arguments == [0, 1, 2]
     assert [future.result() for future in ended] == ["one"]
-
-
-def test_a_call_without_slaves_says_so_and_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first slave comes when the message is written."""
-    executor, written = FakeExecutor(num_slaves=0), []
-
-    class Screen:
-        def write(self, text: str) -> None:
-            written.append(text)
-            if not executor.futures[0].done():
-                executor.futures[0].set_result(None)
-
-    monkeypatch.setattr(joblib_backend, "PATIENCE_S", 0.001)
-    monkeypatch.setattr(sys, "stderr", Screen())
-    batches_of(executor, most=2).wait_for_slave()
-    assert written[0].startswith("mwpy: joblib waits for a slave")
 
 
 def test_an_array_is_forgotten_when_it_is_gone() -> None:

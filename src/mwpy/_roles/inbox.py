@@ -18,7 +18,7 @@ from operator import index
 from queue import Empty
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
-from attrs import Factory, define
+from attrs import define
 
 from mwpy._core.master.state import (
     Asking,
@@ -148,19 +148,6 @@ SHARE = 8
 
 
 @define(eq=False, repr=False)
-class _Waiting:
-    """Results that wait together."""
-
-    count: int = 0
-    size: int = 0
-
-    def keep(self, count: int) -> None:
-        """Only this many wait now."""
-        if count < self.count:
-            self.count, self.size = count, self.size * count // self.count
-
-
-@define(eq=False, repr=False)
 class Unfetched:
     """Tells the I/O thread how much was fetched.
 
@@ -170,37 +157,35 @@ class Unfetched:
 
     access: Access
     most: int
-    _alone: _Waiting = Factory(_Waiting)
-    _of_maps: _Waiting = Factory(_Waiting)
+    _count: int = 0
+    """How many results wait, and how many bytes they have."""
+    _size: int = 0
     _total: int = 0
     """How many bytes have ever arrived."""
     is_much: bool = False
     """Whether so much may wait that it must be counted."""
 
-    def arrived(self, outcome: Actions, alone: int) -> None:
-        """Results arrived. This many of them belong to no map."""
-        count = alone
+    def arrived(self, outcome: Actions) -> None:
+        """Results arrived."""
+        count = len(outcome.results)
         if outcome.owned:
             count += sum(map(count_of, chain.from_iterable(outcome.owned.values())))
         if count:
             # no call from here on, so that no interrupt comes between
             size, outcome.result_bytes = outcome.result_bytes, 0
-            share = size * alone // count
             self._total += size
-            self._alone.count += alone
-            self._alone.size += share
-            self._of_maps.count += count - alone
-            self._of_maps.size += size - share
-            self.is_much = (self._alone.size + self._of_maps.size) * SHARE > self.most
+            self._count += count
+            self._size += size
+            self.is_much = self._size * SHARE > self.most
 
     def settle(self, alone: Sized) -> None:
         """Count the results that wait. Those outside of maps are `alone`."""
-        self._alone.keep(len(alone))
         io = self.access.io
-        self._of_maps.keep(sum(tasks.num_waiting for tasks in io.open_maps()))
-        waiting = self._alone.size + self._of_maps.size
-        self.is_much = waiting * SHARE > self.most
-        self.access.user.fetched_bytes = self._total - waiting
+        count = len(alone) + sum(tasks.num_waiting for tasks in io.open_maps())
+        if count < self._count:
+            self._count, self._size = count, self._size * count // self._count
+        self.is_much = self._size * SHARE > self.most
+        self.access.user.fetched_bytes = self._total - self._size
         if io.holds_back:
             io.link.wake()
 
@@ -369,7 +354,7 @@ class Inbox:
         """
         self._received.extend(map(self.access.user.outcomes.get, (True,), (timeout,)))
 
-    def loop(self, timeout: float | None) -> tuple[int, int, int, int]:
+    def loop(self, timeout: float | None) -> LoopCounts:
         """Wait until something can be fetched, and return how much. `Master.loop` explains the timeout and the errors.
 
         The user has called the caller of this method.
@@ -441,7 +426,7 @@ class Inbox:
             self._give_arrived(outcome)
         for tasks, ended in outcome.owned.items():  # after an interrupt, the map may have them already
             tasks.arrive(ended)
-        self.unfetched.arrived(outcome, len(results))
+        self.unfetched.arrived(outcome)
         # no interrupt comes between emptying a list and the end of the call after it
         outcome.owned = {}
         outcome.results = []
@@ -475,9 +460,9 @@ class Inbox:
             self._returns = 0
         return fetched
 
-    def counts(self) -> tuple[int, int, int, int]:
-        """How many unrunnable tasks, results, connected and disconnected slaves can be fetched."""
-        return len(self.unrunnable), len(self.results), len(self.connected), len(self.disconnected)
+    def counts(self) -> LoopCounts:
+        """How much can be fetched."""
+        return LoopCounts(len(self.unrunnable), len(self.results), len(self.connected), len(self.disconnected))
 
     def returned_at_once(self, stacklevel: int) -> None:
         """Count a call of `mw.loop()` that did not wait. Warn if such calls follow each other without a fetch.

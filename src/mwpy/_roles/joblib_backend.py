@@ -101,15 +101,6 @@ def kept_executor() -> Executor:
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """One task of joblib: a function and its arguments."""
 
-PATIENCE_S = 2.0
-"""Seconds that a call waits for the first slave before it says so."""
-
-WAITS = (
-    "mwpy: joblib waits for a slave, and none has connected yet. Slaves on this machine take some seconds to start. "
-    "Elsewhere, start slaves with the resource file; `mwpy doctor` finds out why they do not come"
-)
-"""What a call says that waits."""
-
 Done = Callable[[Future[Any]], object]
 """What is called with the future of a batch that has ended."""
 
@@ -146,24 +137,12 @@ class Batches:
         for future in submitted:
             future.cancel(kill=True)
 
-    def wait_for_slave(self) -> None:
-        """Wait until a slave has connected. After `PATIENCE_S`, say on standard error that one is missing."""
-        if self.executor.num_slaves:
-            return
-        ready = self.executor.submit(_nothing)
-        try:
-            ready.result(PATIENCE_S)
-        except TimeoutError:
-            print(WAITS, file=sys.stderr)
-            ready.result()
-        finally:
-            ready.cancel()
-
     def _submit(self) -> None:
         while True:
             with self._lock:
                 most, running = self.most, len(self._submitted)
-                if not self._waiting or (running >= most and most < self.executor.num_slaves):
+                slaves = max(self.executor.max_slaves, self.executor.num_slaves)
+                if not self._waiting or (most <= running and most < slaves):
                     return
                 batch, done = self._waiting.popleft()
                 try:
@@ -179,10 +158,6 @@ class Batches:
             self._submitted.discard(future)
         self._submit()
         done(future)
-
-
-def _nothing() -> None:
-    """Do nothing: its end shows that there is a slave."""
 
 
 @define(eq=False, repr=False)
@@ -317,12 +292,8 @@ class MwpyBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has no t
         return number
 
     def start_call(self) -> None:
-        """Wait for the first slave. joblib calls this at the beginning of each call.
-
-        Arrays may have changed since the last call.
-        """
+        """joblib calls this at the beginning of each call. Arrays may have changed since the last one."""
         self._arrays = RepeatedArrays(self._arrays.least_bytes)
-        self._opened().wait_for_slave()
 
     def submit(self, func: BatchedCalls, callback: Done) -> None:
         """Run a batch on a slave, and call `callback` with its future when it has ended."""
