@@ -14,7 +14,6 @@ import pytest
 from tests.integration.apps.stage import Stage, fetched, until
 
 import mwpy
-from mwpy._values.task import seed_at
 
 
 @pytest.fixture(scope="module", params=[0, 1], ids=["here", "slave"])
@@ -85,20 +84,6 @@ def test_a_map_gives_the_values_in_order_although_some_tasks_are_tried_again(mw:
 
     assert list(mw.map(fragile, range(300), retry_errors=Busy, after=0.05)) == [*range(300)]
     assert len([*tmp_path.iterdir()]) == 43
-
-
-def test_each_attempt_has_the_same_seed(mw: mwpy.Master, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-
-    def draw() -> None:
-        with log.open("a") as file:
-            print(mwpy.task_seed(), file=file)
-        raise Busy
-
-    mw.submit(mwpy.task(draw), seed=5, retry_errors=Busy)
-    mw.loop()
-    assert [result.attempts for result in mw.results()] == [3]
-    assert attempts_in(log) == [str(seed_at(5, 0))] * 3
 
 
 def test_other_tasks_run_in_a_pause(mw: mwpy.Master, tmp_path: Path) -> None:

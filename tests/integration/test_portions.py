@@ -48,18 +48,6 @@ def test_items_that_run_once_keep_their_results_when_their_slave_is_killed(mw: m
     assert sorted(map(int, log.read_text().split())) == [*range(ITEMS)]
 
 
-def test_a_map_of_items_that_run_once_gives_the_values_before_the_item_that_is_lost(
-    mw: mwpy.Master, tmp_path: Path
-) -> None:
-    log = tmp_path / "log"
-    values = mw.map(lambda number: run_once(log, number), range(ITEMS), retry=False)
-    assert [next(values) for _ in range(DEADLY)] == [*range(DEADLY)]
-    with pytest.raises(mwpy.TaskUnrunnable, match="its policy says retry=False"):
-        next(values)
-    ran = log.read_text().split()
-    assert len(ran) == len({*ran})
-
-
 BUFFER = bytearray(200_000)
 
 

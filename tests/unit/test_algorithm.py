@@ -42,15 +42,6 @@ def test_a_wrong_policy_of_a_task_algorithm_raises_where_it_is_written() -> None
         mwpy.task_algorithm(retries=3)  # type: ignore[call-overload]
 
 
-def test_a_function_can_be_marked_with_a_policy() -> None:
-    @mwpy.task_algorithm(retry=False)
-    def once(x: int) -> int:
-        return x
-
-    assert algorithm_of(once).policy == {"retry": False}
-    assert once(3) == 3
-
-
 def test_a_marked_function_stays_a_function() -> None:
     """The function can be called as before, and it makes calls to submit."""
     assert marked(3) == 3
@@ -92,11 +83,6 @@ def test_a_wrapper_is_another_algorithm_than_the_wrapped_function() -> None:
         return -x
 
     assert algorithm_of(wrapper).function is wrapper
-
-
-def test_a_builtin_can_be_an_algorithm() -> None:
-    """Such a function takes no attribute, so the mark is kept elsewhere."""
-    assert algorithm_of(max).reference == "builtins:max"
 
 
 def test_an_object_that_cannot_be_called_is_refused() -> None:

@@ -215,13 +215,9 @@ def test_a_signal_shortly_before_the_known_end_of_a_job_announces_this_end(optio
 
 
 @pytest.mark.parametrize("text", ["", "1", "{", '{"stream": 3}', '{"shoe": 1}'])
-def test_settings_that_no_agent_wrote_are_refused(text: str) -> None:
+def test_settings_that_no_agent_or_master_wrote_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="MWPY_SLAVE is set, but not by an agent"):
         slave_or_template(text)
-
-
-@pytest.mark.parametrize("text", ["", "1", "{", '{"stream": 3}', '{"shoe": 1}'])
-def test_a_stream_that_no_master_gave_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="MWPY_MASTER is set, but not by a master"):
         MasterStream.from_json(text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 import sys
 from typing import Any
 
@@ -120,15 +121,6 @@ def test_a_failure_names_its_item_in_one_short_line(item: object, shown: str) ->
     assert rest == ": seven"
 
 
-def test_a_value_that_cannot_be_unpickled_is_a_failure() -> None:
-    """The message says that unpickling failed, and `.error` agrees with `.value`."""
-    result = _result(None, payload=b"no pickle")
-    assert result.error is not None
-    assert "cannot be unpickled here" in str(result.error)
-    with pytest.raises(TaskFailed):
-        _ = result.value
-
-
 class _Stop(BaseException):
     """Neither an exception nor an interrupt."""
 
@@ -238,22 +230,6 @@ def test_a_misspelt_keyword_of_a_call_is_named_with_what_may_be_meant(name: str,
         check_keywords("f()", ["slaves"], {"retry": True, name: 2})  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("value", [0, -1, 0.5, "3", None])
-def test_the_number_of_attempts_is_a_positive_whole_number(value: object) -> None:
-    assert TaskPolicy.of(attempts_max=1) == TaskPolicy(attempts_max=1)
-    with pytest.raises(UsageError, match=f"attempts_max={value!r}: give a whole number"):
-        TaskPolicy.of(attempts_max=value)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("value", [0, -1.5, "3", True, float("nan"), float("inf")])
-def test_a_limit_of_time_is_a_positive_number(value: object) -> None:
-    """A limit of a call can be removed with None."""
-    assert TaskPolicy.of(seconds_max=2).limits == Limits(2.0)
-    assert TaskPolicy.of(seconds_max=None).limits is None
-    with pytest.raises(UsageError, match=f"seconds_max={value!r}: give a number of seconds greater than 0, or None"):
-        TaskPolicy.of(seconds_max=value)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("value", "count"),
     [
@@ -271,17 +247,35 @@ def test_a_limit_of_memory_is_a_number_of_bytes_or_a_text_with_a_unit(value: int
     assert TaskPolicy.of(memory_max=None).limits is None
 
 
-@pytest.mark.parametrize("value", [0, -1, 0.5, "", "4 IB", "-4 GB", "0 GB", "1e9 B", 10**16, object])
-def test_another_limit_of_memory_is_an_error_that_shows_the_forms(value: object) -> None:
-    with pytest.raises(UsageError, match=r'^memory_max=.*: give a number of bytes, or a text such as "4 GB", or None'):
-        TaskPolicy.of(memory_max=value)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("value", [-1, 2e9, math.nan, "1", True, None])
-def test_a_pause_is_a_number_of_seconds(value: object) -> None:
+def test_limits_and_pauses_are_numbers() -> None:
+    """A limit of a call can be removed with None."""
+    assert TaskPolicy.of(attempts_max=1) == TaskPolicy(attempts_max=1)
+    assert TaskPolicy.of(seconds_max=2).limits == Limits(2.0)
+    assert TaskPolicy.of(seconds_max=None).limits is None
     assert TaskPolicy.of(after=1).after == 1.0
-    with pytest.raises(UsageError, match=f"after={value!r}: give a number of seconds from 0 on"):
-        TaskPolicy.of(after=value)  # type: ignore[arg-type]
+
+
+NOT_A_LIMIT = (0, -1.5, "3", True, math.nan, math.inf)
+NO_BYTES = (0, -1, 0.5, "", "4 IB", "-4 GB", "0 GB", "1e9 B", 10**16, object)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("attempts_max", (0, -1, 0.5, "3", None), "give a whole number"),
+        ("seconds_max", NOT_A_LIMIT, "give a number of seconds greater than 0, or None"),
+        ("memory_max", NO_BYTES, 'give a number of bytes, or a text such as "4 GB", or None'),
+        ("after", (-1, 2e9, math.nan, "1", True, None), "give a number of seconds from 0 on"),
+        ("sid", (["SLAVE-0"], 0), "give the id of a slave, which is a string such as 'SLAVE-0'"),
+        ("retry", ("no", None), "give True or False"),
+        ("do_it_anyway", ("False",), "give True or False"),
+    ],
+)
+def test_a_wrong_value_of_a_policy_is_refused(name: str, values: tuple[object, ...], message: str) -> None:
+    """A list as `sid` would end the I/O thread, and `retry="no"` would count as true."""
+    for value in values:
+        with pytest.raises(UsageError, match=re.escape(f"{name}={value!r}: {message}")):
+            TaskPolicy.of(**{name: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -297,22 +291,6 @@ def test_a_seed_that_is_too_long_to_be_written_is_refused(sign: int) -> None:
             TaskPolicy.of(seed=sign * 10**5000)
     finally:
         sys.set_int_max_str_digits(digits)
-
-
-@pytest.mark.parametrize(
-    ("policy", "message"),
-    [
-        ({"sid": ["SLAVE-0"]}, r"sid=\['SLAVE-0'\]: give the id of a slave, which is a string such as 'SLAVE-0'"),
-        ({"sid": 0}, "sid=0: give the id of a slave"),
-        ({"retry": "no"}, "retry='no': give True or False"),
-        ({"retry": None}, "retry=None: give True or False"),
-        ({"do_it_anyway": "False"}, "do_it_anyway='False': give True or False"),
-    ],
-)
-def test_a_policy_of_a_wrong_type_is_refused(policy: dict[str, Any], message: str) -> None:
-    """A list as `sid` would end the I/O thread, and `retry="no"` would count as true."""
-    with pytest.raises(UsageError, match=message):
-        TaskPolicy.of(**policy)
 
 
 def test_a_truth_value_of_numpy_is_a_policy() -> None:
