@@ -345,7 +345,7 @@ class Tasks:
         command = CancelTasks.of(ids, Running.KILL if kill else Running.LEAVE)
         if kill:
             self.io.command(command)
-        cancelled = {*(ids if kill else self.io.ask(command))}
+        cancelled = {*(ids if kill else self.io.cancel_unsent(command))}
         for future in futures:
             if future.task_id in cancelled:
                 future.be_cancelled()

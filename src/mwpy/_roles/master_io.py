@@ -22,7 +22,7 @@ from functools import partial
 from importlib import import_module
 from math import inf
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
 from attrs import Factory, define
@@ -159,10 +159,8 @@ class MasterIo:
         self.local_slaves = 0
         """How many slaves are started on this machine."""
         self.commands: deque[Command] = deque()
-        self._asked: dict[Command, SimpleQueue[Sequence[int]]] = {}
-        """The commands whose answers threads of executors wait for."""
-        self._questions: deque[SimpleQueue[messages.Overview]] = deque()
-        """Where threads of this process wait for an overview."""
+        self._questions: deque[tuple[SimpleQueue[Any], Callable[[], Any]]] = deque()
+        """What other threads ask this one to answer, and where they wait."""
         self.expected: int | None = None
         """How many tasks there will be in all, as the user says; else None."""
         self.maps: WeakSet[OpenMap] = WeakSet()
@@ -258,10 +256,11 @@ class MasterIo:
         self._take_commands()
         core.waiting, core.logs.handled = self.users.waiting(), self.handled_log_bytes
         feeding.unfetched = self._handed_bytes - self.users.algorithm.fetched_bytes
+        while self._questions:
+            answer, question = self._questions.popleft()
+            answer.put(question())
         core.decide(now)
         self.holds_back = feeding.holds_back
-        while self._questions:
-            self._questions.popleft().put(core.overviews.overview(now))
         said = self._sessions.due(now) if now >= self._sessions.say_at else []
         self._do(core.take_actions(), said)
         closing = state.closing
@@ -366,9 +365,6 @@ class MasterIo:
             self._sessions.disconnect(peer)
         for call in actions.failed:
             self.failed_calls.keep(call)
-        for command, ids in actions.cancelled:
-            if (answer := self._asked.pop(command, None)) is not None:
-                answer.put(ids)
         self.users.divide(actions, self.core.state.jar.ended)
         ended = actions.results or actions.owned or actions.unrunnable
         fetchable = ended or actions.connected or actions.disconnected
@@ -443,13 +439,30 @@ class MasterIo:
         if self.link.asleep:
             self.link.wake()
 
-    def ask(self, command: CancelTasks) -> Sequence[int]:
-        """Cancel tasks. Return which of them are cancelled. Any thread may call this; this one waits for nothing."""
-        answer = self._asked[command] = SimpleQueue()
-        self.command(command)
-        while self.thread.is_alive() and threading.current_thread() is not self.thread:
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        """Let the I/O thread answer a question.
+
+        Raises:
+            Empty: there was no answer in time.
+        """
+        answer: SimpleQueue[Any] = SimpleQueue()
+        self._questions.append((answer, question))
+        if self.link.asleep:
+            self.link.wake()
+        return answer.get(timeout=ANSWER_S)
+
+    def cancel_unsent(self, command: CancelTasks) -> Sequence[int]:
+        """Cancel tasks, and return which are cancelled, as far as this is known soon. Any thread may call this."""
+
+        def cancel() -> Sequence[int]:
+            self.core.obey(command)
+            return self.core.state.actions.cancelled.pop()[1]
+
+        if threading.current_thread() is self.thread:  # the garbage collection calls this
+            self.command(command)
+        elif self.thread.is_alive():
             with suppress(Empty):
-                return answer.get(timeout=TICK_S)
+                return cast(Sequence[int], self._ask(cancel))
         return ()
 
     def overview(self, *, is_here: bool = False) -> messages.Overview | None:
@@ -461,16 +474,12 @@ class MasterIo:
         Raises:
             MasterUnreachable: there was no answer in time.
         """
-        answer: SimpleQueue[messages.Overview] = SimpleQueue()
         if self._has_ended():
             return None
         if is_here:
             return self.core.overviews.overview(self._clock.monotonic())
-        self._questions.append(answer)
-        if self.link.asleep:
-            self.link.wake()
         try:
-            return answer.get(timeout=ANSWER_S)
+            return cast(messages.Overview, self._ask(lambda: self.core.overviews.overview(self.core.state.now)))
         except Empty:
             if self._has_ended():
                 return None
