@@ -7,9 +7,8 @@ import shlex
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from operator import index
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -101,16 +100,6 @@ def _is_interrupted(result: Any) -> bool:
     return result is None or isinstance(result.error_in_exec, kinds)
 
 
-def _without(others: Iterable[int], first: int, last: int) -> list[tuple[int, int]]:
-    """The ids from the first to the last without some others, as ranges with their counts."""
-    ranges = []
-    for number in sorted(others):
-        if first <= number <= last:
-            ranges.append((first, number - first))
-            first = number + 1
-    return [(start, count) for start, count in [*ranges, (first, last + 1 - first)] if count > 0]
-
-
 @define(eq=False, repr=False)
 class CellTasks:
     """The tasks that the cell which runs has submitted to one master."""
@@ -131,11 +120,12 @@ class CellTasks:
             return
         self.inbox.end_abandoned()
         io = self.access.io
+        for executor in io.users.submitters:
+            executor.cell_interrupted()
         with io.submitting:
-            first, last = self._before + 1, io.submissions.total
-            of_executors = chain.from_iterable([*each.open] for each in io.users.submitters)
-        if ranges := _without(of_executors, first, last):
-            killed = {*self.inbox.ask(CancelTasks(ranges, Running.KILL))}
+            count = io.submissions.total - self._before
+        if count:
+            killed = {*self.inbox.ask(CancelTasks([(self._before + 1, count)], Running.KILL))}
             dropped = [result for result in self.inbox.results if result.task_id in killed]
             self.inbox.results[:] = [result for result in self.inbox.results if result.task_id not in killed]
             self.inbox.fetched(dropped)
