@@ -74,7 +74,7 @@ def _failed(raised: BaseException) -> Future[None]:
     """A future of a task that has raised an exception of its own."""
     failure = TaskFailed("f", "SLAVE-0", "Own", "seven", "Traceback of the slave")
     failure.__cause__ = raised
-    future = Future[None](lambda _: None)
+    future = Future[None](None)
     future.end(error=exception_of(failure))
     return future
 

@@ -113,12 +113,10 @@ def test_items_about_which_more_is_said_are_not_packed(policy: dict[str, Any]) -
     assert items([1], **policy).packed([1]) is None
 
 
-@pytest.mark.parametrize("settings", [{"task_group": 5}, {"result_group": 5}])
-def test_items_are_not_packed_if_the_user_fixed_the_groups_or_results_are_compared(settings: dict[str, Any]) -> None:
-    assert items([1], settings=MasterSettings("m", "g", **settings)).packed([1]) is None
-
-
-def test_items_with_seeds_or_conditions_are_not_packed() -> None:
-    assert items([1], extras=Extras(5, b"")).packed([1]) is None
-    terms, args, kwargs = items([1], extras=Extras(5, b"")).call_of(1)
+def test_items_with_fixed_groups_or_seeds_or_conditions_are_not_packed() -> None:
+    for settings in (MasterSettings("m", "g", task_group=5), MasterSettings("m", "g", result_group=5)):
+        assert items([1], settings=settings).packed([1]) is None
+    seeded = items([1], extras=Extras(5, b""))
+    assert seeded.packed([1]) is None
+    terms, args, kwargs = seeded.call_of(1)
     assert (terms[2], args, kwargs) == (Extras(5, b""), (1,), {})
