@@ -215,6 +215,7 @@ class Tasks:
         """Those of them whose values the core keeps, because later tasks refer to them."""
         self._given: list[int] = []
         """The ended tasks to which the task refers that is submitted just now."""
+        self._process = os.getpid()
         self._closing = False
         self._refusal: Exception | None = None
         """Why no task can be submitted any more."""
@@ -264,6 +265,8 @@ class Tasks:
             RuntimeError: the executor is shut down or broken.
             UsageError: this process was forked from that of the executor.
         """
+        if os.getpid() != self._process:
+            raise UsageError(FORKED)  # its thread is not here
         future: Future[Any] = Future(self)
         with self._lock:
             if self._refusal is not None:
@@ -416,11 +419,6 @@ class Tasks:
             self.give_up()
             raise
 
-    def leave_to_parent(self) -> None:
-        """This process was forked just now, and this thread is not in it."""
-        self._lock = threading.RLock()
-        self._refusal = UsageError(FORKED)
-
     def _refuse(self, reason: Exception) -> None:
         if self._refusal is None:
             self._refusal = reason
@@ -532,13 +530,7 @@ def _end_all() -> None:
         each.end_with_interpreter()
 
 
-def _leave_all_to_parent() -> None:
-    for each in _all:
-        each.leave_to_parent()
-
-
 threading._register_atexit(_end_all)  # type: ignore[attr-defined]  # as concurrent.futures; atexit is too late
-os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
 class Executor(concurrent.futures.Executor):

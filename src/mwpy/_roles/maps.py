@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, repeat
 from operator import index, itemgetter
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, SupportsIndex
 
 from attrs import Factory, define
 
@@ -67,15 +67,9 @@ OVERHEAD_S = 2e-7
 """Seconds that an item costs a slave in addition to its compute time."""
 
 
-class Read(NamedTuple):
-    """Items that were read."""
-
-    items: Iterable[Any]
-    """All of them if they were encoded; else they are read now, one by one."""
-    packed: PackedCalls | None = None
-    """Their calls, if they are encoded together."""
-    calls: Sequence[EncodedCall] = ()
-    """Their calls, if they are encoded one by one."""
+Read = tuple[Iterable[Any], PackedCalls | None, Sequence[EncodedCall]]
+"""Items that were read, and their calls if they are encoded: together or one by one. If they are not, the items are
+read one by one while they are submitted."""
 
 
 def alone(item: Any) -> tuple[Any, ...]:
@@ -121,14 +115,14 @@ class MapItems:
             ArgumentNotPicklable: an argument cannot be pickled; the caller's fault.
         """
         if self.terms is None or (only_plain and self._can_change):
-            return Read(self._each(count))
+            return self._each(count), None, ()
         some: Iterable[Any] = self._each(count)
         if not self._can_change:
             some = together = [*self._each(count)]
             packed = self.packed(together)
             self._can_change = packed is None
             if packed is not None or only_plain:
-                return Read(together, packed)
+                return together, packed, ()
         items: list[Any] = []
         calls: list[EncodedCall] = []
         for item in some:
@@ -136,8 +130,8 @@ class MapItems:
             calls.append(codec.dumps_call(args, kwargs, self.terms[0].name))
             items.append(item)
         if any(buffers for _, buffers in calls):
-            return Read(items, None, calls)
-        return Read(items, PackedCalls.of_encoded([call for call, _ in calls]))
+            return items, None, calls
+        return items, PackedCalls.of_encoded([call for call, _ in calls]), ()
 
     def _each(self, count: int) -> Iterator[Any]:
         """Read items one by one, until the iterable raises an exception."""
@@ -628,18 +622,18 @@ class MapRun:
     def _submit(self, count: int) -> int:
         """Read and submit up to `count` items, together if they can be packed. Return the bytes of their arguments."""
         source, submissions, before = self.source, self.access.io.submissions, self._bytes
-        read = source.read(count, self.calls.codec, only_plain=self.calls.keys is not None)
-        self._packs = read.packed is not None
-        if read.packed is None or source.terms is None:
-            for item, call in zip(read.items, read.calls or repeat(None), strict=False):
+        read, packed, calls = source.read(count, self.calls.codec, only_plain=self.calls.keys is not None)
+        self._packs = packed is not None
+        if packed is None or source.terms is None:
+            for item, call in zip(read, calls or repeat(None), strict=False):
                 self._submit_alone(item, call)
-        elif read.packed:
-            items = [*read.items]
+        elif packed:
+            items = [*read]
             defined, policy, _ = source.terms
             # first, so that an interrupt leaves no task that is not known here
             with self.access.io.submitting:
-                portion = self._open(submissions.total + 1, items, read.packed.size)
-                submissions.add_portion(defined, policy, read.packed, portion, self)
+                portion = self._open(submissions.total + 1, items, packed.size)
+                submissions.add_portion(defined, policy, packed, portion, self)
         return self._bytes - before
 
     def _submit_alone(self, item: Any, encoded: EncodedCall | None) -> None:

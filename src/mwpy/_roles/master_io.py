@@ -2,8 +2,8 @@
 
 The thread owns the core, the link, the audit file and the resource file. It shares three things with the algorithm's
 thread: deques that one thread fills and the other empties, a queue of outcomes, and figures that are published as a
-whole. So the I/O thread needs no lock. Only the threads that submit tasks have one, because this one submits those of
-executors.
+whole. So the I/O thread needs no lock. Only the threads that submit tasks have one, because any thread may use an
+executor.
 
 `MasterIo` touches the outside only through the edges that it is given, so the simulator runs the same loop over fakes.
 """
