@@ -79,7 +79,6 @@ class Watched:
         io.core.definitions.add(defined)
         terms = defined, DEFAULT_POLICY, None
         source = items_of(terms, max, (self._items(seconds, defined),), io.core.state.settings)
-        source.total = len(seconds) if is_known else None
         source.terms = source.terms if is_packed else None
         for host in self.cluster.hosts:
             assert host.process is not None
@@ -88,7 +87,8 @@ class Watched:
         access = Access(io, threading.current_thread(), self._drive)
         inbox = Inbox(access, io.core.state.settings)
         calls = Calls(Definitions(Codec()), {}, inbox.refer)
-        given = MapRun(access, inbox, calls, source, ordered=False).start()
+        total = len(seconds) if is_known else None
+        given = MapRun(access, inbox, calls, source, ordered=False, total=total).start()
         assert sorted(result.tag for result in given) == [*range(1, len(seconds) + 1)]
 
     def _items(self, seconds: Sequence[float], defined: Defined) -> Iterator[int]:
