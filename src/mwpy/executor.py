@@ -91,8 +91,9 @@ class Future(concurrent.futures.Future[T]):
     """Whether somebody has cancelled it, or is about to."""
     call: tuple[Defined, bytes | None, bytes] | None = None
     """With a run database: the algorithm, the key and the encoded call, as `TaskKeys.referable`."""
+    _state: str
     _condition: threading.Condition
-    """The lock of the base class, which all changes of `_state` need."""
+    """The state of the base class, and the lock that all its changes need."""
 
     def __init__(self, tasks: Tasks | None) -> None:
         super().__init__()

@@ -85,7 +85,7 @@ class Master:
         self._access = access
         self._calls = parts.calls
         self._inbox = parts.inbox
-        self._targets: dict[object, int] = {}
+        self._targets: dict[Callable[..., Any] | None, int] = {}
         """How many pending tasks are wanted, of one algorithm or (None) of all."""
         self._progress: Progress | None = None
         self._followed: dict[tuple[TaskId, int, str], int] = {}
@@ -678,11 +678,11 @@ class Master:
         Raises:
             UsageError: the number is not a whole number.
         """
-        self._targets[_target(algorithm)] = whole_number(number)
+        self._targets[algorithm] = whole_number(number)
 
     def get_target_number(self, algorithm: Callable[..., Any] | None = None) -> int:
         """The target number (of one algorithm, or of all); 0 if it was never set."""
-        return self._targets.get(_target(algorithm), 0)
+        return self._targets.get(algorithm, 0)
 
     def pending_tasks(self, algorithm: Callable[..., Any] | None = None) -> int:
         """How many tasks (of one algorithm, or of all) are submitted and not sent to a slave, also by executors."""
@@ -869,15 +869,6 @@ class Master:
             >>> print(mw.summary())                            # doctest: +SKIP
         """
         return summary_of(self._access.io.core.totals)
-
-
-def _target(algorithm: Callable[..., Any] | None) -> object:
-    """What a target number is stored under: the function, or its id if it has no hash."""
-    try:
-        hash(algorithm)
-    except TypeError:
-        return id(algorithm)
-    return algorithm
 
 
 # The master of a REPL, a notebook or a plain script: it has its slaves on this machine, and no script of its own.
