@@ -16,9 +16,7 @@ from mwpy._core.overseer import (
     FileRead,
     FileUnread,
     Listed,
-    NotDrained,
     NotListed,
-    NotSubmitted,
     OverseerActions,
     OverseerCore,
     OverseerSettings,
@@ -112,7 +110,7 @@ class Desk:
                 self.core.handle(Ended(job_id, self.outcomes.get(job_id)), self.now)
 
     def submitted(self, *job_ids: str, mark: str = "a", shown: bool = True) -> None:
-        self.core.handle(Submitted(mark, job_ids), self.now)
+        self.core.handle(Submitted(Submit(mark, len(job_ids)), job_ids), self.now)
         for job_id in job_ids if shown else ():
             self.job(job_id, QUEUED, mark=mark)
 
@@ -209,7 +207,7 @@ def test_a_submission_without_an_answer_is_not_repeated_blindly(desk: Desk) -> N
     """New jobs in the list belong to this submission. After half a minute, the others count as lost."""
     desk.watch(slaves_needed=3)
     desk.look()
-    desk.core.handle(NotSubmitted("a", 3, "no answer"), desk.now)
+    desk.core.handle(Submitted(Submit("a", 3), fault="no answer"), desk.now)
     actions = desk.look()
     assert (actions.submit, said(actions)) == (
         [],
@@ -219,7 +217,7 @@ def test_a_submission_without_an_answer_is_not_repeated_blindly(desk: Desk) -> N
     desk.job("1.1", QUEUED)
     assert (desk.look().submit, desk.core.computations["a"].jobs.unlisted) == ([], 1)
     assert count(desk.look()) == 1
-    desk.core.handle(NotSubmitted("a", 1, "no answer"), desk.now)
+    desk.core.handle(Submitted(Submit("a", 1), fault="no answer"), desk.now)
     assert count(desk.look(45.0)) == 1
     desk.submitted("2.0")
     assert "accepts jobs again" in said(desk.look())
@@ -273,7 +271,7 @@ def test_an_important_computation_gets_the_places_of_jobs_at_work_when_their_tas
     assert (actions.drain, actions.remove, actions.submit) == ({"a": ["1.3", "1.2", "1.1", "1.0"]}, [], [])
     text = "A: lets 4 jobs leave after their tasks, because B needs places: 1.3, 1.2, 1.1, 1.0"
     assert text in actions.say
-    crowded.core.handle(Drained("a"), crowded.now)
+    crowded.core.handle(Drained("a", []), crowded.now)
     crowded.write("a", slaves_needed=7)
     assert crowded.look(200.0) == OverseerActions()
     crowded.gone("1.3", outcome=Outcome.of_process(0, 5.0, ""))
@@ -368,29 +366,29 @@ def test_a_master_that_cannot_be_asked_is_asked_again_after_growing_pauses(crowd
     crowded.watch("b", slaves_needed=2)
     drained = {"a": ["1.3", "1.2"]}
     assert crowded.look().drain == drained
-    crowded.core.handle(NotDrained("a", drained["a"], "no answer"), crowded.now)
+    crowded.core.handle(Drained("a", drained["a"], "no answer"), crowded.now)
     actions = crowded.look(FIRST_RETRY_S - 1.0)
     assert "A: its master was not asked to let jobs leave, as far as is known: no answer" in actions.say
     assert actions.drain == {}
     actions = crowded.look(1.0)
     assert ("leave" in said(actions), actions.drain) == (False, drained)
-    crowded.core.handle(NotDrained("a", drained["a"], "no answer"), crowded.now)
+    crowded.core.handle(Drained("a", drained["a"], "no answer"), crowded.now)
     actions = crowded.look(2 * FIRST_RETRY_S - 1.0)
     assert ("no answer" in said(actions), actions.drain) == (False, {})
     actions = crowded.look(1.0)
     assert ("leave" in said(actions), actions.drain) == (False, drained)
-    crowded.core.handle(Drained("a"), crowded.now)
+    crowded.core.handle(Drained("a", []), crowded.now)
     assert crowded.look().say == ["A: its master answers again"]
 
 
 def test_the_job_of_another_computation_leaves_while_a_master_does_not_answer(crowded: Desk) -> None:
-    crowded.core.handle(NotDrained("a", ["1.3"], "no answer"), crowded.now)
+    crowded.core.handle(Drained("a", ["1.3"], "no answer"), crowded.now)
     crowded.watch("b")
     crowded.gone("1.3")
     crowded.write("a", slaves_needed=0)
     crowded.look()
     crowded.at_work("b", "2.0", "2.1")
-    crowded.core.handle(NotDrained("a", ["1.3"], "no answer"), crowded.now)
+    crowded.core.handle(Drained("a", ["1.3"], "no answer"), crowded.now)
     crowded.watch("c", slaves_needed=1, priority=1)
     assert crowded.look().drain == {"b": ["2.1", "2.0"]}, "one for the limit, and one for c"
 
@@ -775,7 +773,7 @@ def test_jobs_are_asked_for_what_tasks_require_and_count_for_this_kind_only(desk
     assert any("2 jobs for cpus 4, memory 2.0 GiB" in text for text in decided.say)
     for number, each in enumerate(decided.submit):
         ids = [f"{number}.{place}" for place in range(each.count)]
-        desk.core.handle(Submitted("a", ids, each.amounts), desk.now)
+        desk.core.handle(Submitted(each, ids), desk.now)
         for job_id in ids:
             desk.job(job_id, QUEUED)
     assert not desk.look().submit
@@ -790,7 +788,7 @@ def test_a_kind_of_job_that_can_run_nothing_is_not_submitted_again_and_again(des
     kind, other = Kind({"cpus": 1, "python": ">=3.99"}, 2), Kind({"cpus": 4}, 1)
     desk.watch(slaves_needed=1, kinds=(replace(kind, slaves_needed=1),))
     (submit,) = desk.look().submit
-    desk.core.handle(Submitted("a", ["1.0"], submit.amounts), desk.now)
+    desk.core.handle(Submitted(submit, ["1.0"]), desk.now)
     desk.job("1.0", QUEUED)
     desk.look()
     desk.gone("1.0", outcome=Outcome.of_process(ExitCode.UNFIT, 65.0, ""))

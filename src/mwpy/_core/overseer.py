@@ -86,49 +86,6 @@ class Ended(Struct, frozen=True):
     outcome: Outcome | None
 
 
-class Submitted(Struct, frozen=True):
-    """Jobs were put into the queue."""
-
-    mark: str
-    job_ids: Sequence[str]
-    amounts: Amounts = ()
-    """As in `Submit`."""
-
-
-class NotSubmitted(Struct, frozen=True):
-    """The batch system refused to submit, or its answer was lost."""
-
-    mark: str
-    count: int
-    reason: str
-
-
-class NotRemoved(Struct, frozen=True):
-    """The batch system refused to remove jobs, or its answer was lost."""
-
-    job_ids: Sequence[str]
-    reason: str
-
-
-class Drained(Struct, frozen=True):
-    """A master lets agents leave, as far as it has them."""
-
-    mark: str
-
-
-class NotDrained(Struct, frozen=True):
-    """A master could not be asked to let agents leave, or its answer was lost."""
-
-    mark: str
-    job_ids: Sequence[str]
-    reason: str
-
-
-OverseerEvent = (
-    FileRead | FileUnread | Listed | NotListed | Ended | Submitted | NotSubmitted | NotRemoved | Drained | NotDrained
-)
-
-
 class Submit(Struct, frozen=True):
     """Put this many jobs of a computation into the queue."""
 
@@ -138,6 +95,35 @@ class Submit(Struct, frozen=True):
     """The machines on which they must not run."""
     amounts: Amounts = ()
     """What each of their slaves needs."""
+
+
+class Submitted(Struct, frozen=True):
+    """Jobs were put into the queue."""
+
+    submit: Submit
+    job_ids: Sequence[str] = ()
+    fault: str = ""
+    """Why the batch system refused, or that its answer was lost; empty if it did as it should."""
+
+
+class Removed(Struct, frozen=True):
+    """Jobs were removed."""
+
+    job_ids: Sequence[str]
+    fault: str = ""
+    """As in `Submitted`."""
+
+
+class Drained(Struct, frozen=True):
+    """A master lets the agents of jobs leave, as far as it has them."""
+
+    mark: str
+    job_ids: Sequence[str]
+    fault: str = ""
+    """Why it could not be asked, or that its answer was lost; empty if it was asked."""
+
+
+OverseerEvent = FileRead | FileUnread | Listed | NotListed | Ended | Submitted | Removed | Drained
 
 
 class OverseerActions(Struct):
@@ -325,26 +311,27 @@ class OverseerCore:
                     if (known := each.jobs.take_answer(job_id, outcome)) is not None and outcome is not None:
                         each.note_excluded()
                         self._judge(each, known, outcome, now)
-            case Submitted(mark, job_ids, amounts):
-                self.computations[mark].jobs.add_submitted(job_ids, now, amounts)
-                self.computations[mark].refusals.reset()
-                self._resolve(self.computations[mark], "submission", "the batch system accepts jobs again")
-            case NotSubmitted(mark, count, reason):  # as far as is known
-                self.computations[mark].jobs.add_uncertain(count, now)
-                self.computations[mark].refusals.begin(now)
-                text = f"the batch system submitted nothing, as far as is known: {reason}"
-                self._complain(self.computations[mark], "submission", text, now)
-            case NotRemoved(job_ids, reason):  # as far as is known
-                self._complain(None, "removal", f"jobs could not be removed: {reason}", now)
-                for each in self.computations.values():
-                    each.jobs.mark_removed(job_ids, None)
-            case Drained(mark):
+            case Submitted(submit, job_ids, ""):
+                self.computations[submit.mark].jobs.add_submitted(job_ids, now, submit.amounts)
+                self.computations[submit.mark].refusals.reset()
+                self._resolve(self.computations[submit.mark], "submission", "the batch system accepts jobs again")
+            case Submitted(submit, _, fault):
+                self.computations[submit.mark].jobs.add_uncertain(submit.count, now)
+                self.computations[submit.mark].refusals.begin(now)
+                text = f"the batch system submitted nothing, as far as is known: {fault}"
+                self._complain(self.computations[submit.mark], "submission", text, now)
+            case Removed(job_ids, fault):
+                if fault:
+                    self._complain(None, "removal", f"jobs could not be removed, as far as is known: {fault}", now)
+                    for each in self.computations.values():
+                        each.jobs.mark_removed(job_ids, None)
+            case Drained(mark, _, ""):
                 self.computations[mark].silence.reset()
                 self._resolve(self.computations[mark], "drain", "its master answers again")
-            case NotDrained(mark, job_ids, reason):  # as far as is known
+            case Drained(mark, job_ids, fault):
                 self.computations[mark].silence.begin(now)
                 self.computations[mark].jobs.mark_drained(job_ids, None)
-                text = f"its master was not asked to let jobs leave, as far as is known: {reason}"
+                text = f"its master was not asked to let jobs leave, as far as is known: {fault}"
                 self._complain(self.computations[mark], "drain", text, now)
 
     def decide(self, now: float) -> None:

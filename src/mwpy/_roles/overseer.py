@@ -33,7 +33,16 @@ from mwpy import resource_file
 from mwpy._batch import Batch, BatchUnavailable, Launch
 from mwpy._core import overseer as events
 from mwpy._core.overseen import WatchedComputation
-from mwpy._core.overseer import OverseerActions, OverseerCore, OverseerEvent, OverseerSettings, Submit
+from mwpy._core.overseer import (
+    Drained,
+    OverseerActions,
+    OverseerCore,
+    OverseerEvent,
+    OverseerSettings,
+    Removed,
+    Submit,
+    Submitted,
+)
 from mwpy._roles import join
 from mwpy._system import clock
 from mwpy._system.clock import Clock
@@ -388,12 +397,8 @@ class Overseer:
     """Whether a file could not be read, or the batch system or a master did not answer or refused."""
     _decided: OverseerActions = Factory(OverseerActions)
     """What was decided in the last round."""
-    _removed: list[str] = Factory(list)
-    """The jobs that were removed in the last round."""
-    _drained: list[str] = Factory(list)
-    """The jobs whose agents their masters were asked to let leave in the last round."""
-    _submitted: dict[str, Sequence[str]] = Factory(dict)
-    """The jobs that were submitted in the last round, by the mark of the computation."""
+    _done: list[Submitted | Removed | Drained] = Factory(list)
+    """What was done in the last round."""
 
     def run(self) -> None:
         """Run rounds until all computations are finished, no job is left, and no computation can be added."""
@@ -439,6 +444,12 @@ class Overseer:
     def _round_of(self, computation: WatchedComputation) -> dict[str, Any]:
         content, jobs, mark = computation.content, computation.jobs.listed, computation.mark
         states = Counter(job.state for job in jobs.values())
+
+        def done(kind: type) -> list[str]:
+            return [
+                job_id for each in self._done if isinstance(each, kind) and not each.fault for job_id in each.job_ids
+            ]
+
         return {
             "file": computation.name,
             "mark": mark,
@@ -448,11 +459,11 @@ class Overseer:
             "connected_jobs": len(content.connected_jobs),
             "jobs": {state.value: states[state] for state in JobState} if computation.listed else None,
             "to_submit": sum(submit.count for submit in self._decided.submit if submit.mark == mark),
-            "submitted": [*self._submitted.get(mark, ())],
+            "submitted": [job_id for job_id in done(Submitted) if job_id in computation.jobs.tracked],
             "to_remove": [job_id for job_id in self._decided.remove if job_id in jobs],
-            "removed": [job_id for job_id in self._removed if job_id in jobs],
+            "removed": [job_id for job_id in done(Removed) if job_id in jobs],
             "to_drain": self._decided.drain.get(mark, []),
-            "drained": [job_id for job_id in self._drained if job_id in jobs],
+            "drained": [job_id for job_id in done(Drained) if job_id in jobs],
         }
 
     def _find(self) -> None:
@@ -469,7 +480,7 @@ class Overseer:
         while (actions := self._decide()).ask:
             for job_id in actions.ask:
                 self._handle(events.Ended(job_id, self._batch.outcome(job_id)))
-        self._decided, self._removed, self._drained, self._submitted = actions, [], [], {}
+        self._decided, self._done = actions, []
         if not self.dry_run:
             self._act(actions)
             self._decide()
@@ -517,35 +528,31 @@ class Overseer:
 
     def _act(self, actions: OverseerActions) -> None:
         if actions.remove:
-            try:
-                self._batch.remove(actions.remove)
-            except BatchUnavailable as error:
-                self._fail(events.NotRemoved(actions.remove, str(error)))
-            else:
-                self._removed = actions.remove
+            self._try(Removed(actions.remove), partial(self._batch.remove, actions.remove))
         for submit in actions.submit:
-            self._submit(submit)
+            self._try(Submitted(submit), partial(self._submit, submit))
         for mark, job_ids in actions.drain.items():
-            try:
-                self._files.drain(mark, job_ids)
-            except MwpyError as error:
-                self._fail(events.NotDrained(mark, job_ids, str(error)))
-            else:
-                self._handle(events.Drained(mark))
-                self._drained += job_ids
+            self._try(Drained(mark, job_ids), partial(self._files.drain, mark, job_ids))
 
-    def _submit(self, submit: Submit) -> None:
+    def _try(self, done: Submitted | Removed | Drained, act: Callable[[], Sequence[str] | None]) -> None:
+        """Do something, and report that it was done, or why not."""
         try:
-            launch = self._files.launch(submit.mark, self._core.computations[submit.mark].content)
-            launch = evolve(launch, avoided=submit.avoided, amounts=submit.amounts)
-            job_ids = self._batch.submit(launch, submit.count)
-        except (BatchUnavailable, OSError) as error:
-            self._fail(events.NotSubmitted(submit.mark, submit.count, str(error)))
-            return
-        self._handle(events.Submitted(submit.mark, job_ids, submit.amounts))
-        self._submitted[submit.mark] = [*self._submitted.get(submit.mark, ()), *job_ids]
+            job_ids = act()
+        except (MwpyError, OSError) as error:
+            done = replace(done, fault=str(error))
+            self._fail(done)
+        else:
+            done = done if job_ids is None else replace(done, job_ids=job_ids)
+            self._handle(done)
+        self._done.append(done)
+
+    def _submit(self, submit: Submit) -> Sequence[str]:
+        launch = self._files.launch(submit.mark, self._core.computations[submit.mark].content)
+        launch = evolve(launch, avoided=submit.avoided, amounts=submit.amounts)
+        job_ids = self._batch.submit(launch, submit.count)
         name = self._core.computations[submit.mark].name
         self._say(f"{name}: submitted {_range(job_ids)}, which run `{shlex.join(launch.command)}`")
+        return job_ids
 
 
 def _range(job_ids: Sequence[str]) -> str:
