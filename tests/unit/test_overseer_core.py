@@ -66,9 +66,8 @@ class Desk:
         mark: str = "a",
         note: str = "",
         host: str = "",
-        memory: tuple[int, int] | None = None,
     ) -> None:
-        self.jobs[job_id] = Job(job_id, mark, state, running_s, note, host, memory)
+        self.jobs[job_id] = Job(job_id, mark, state, running_s, note, host)
 
     def at_work(self, mark: str, *job_ids: str, busy: int = 1) -> None:
         """Jobs run and are connected. Each has run for longer than the next one."""
@@ -660,19 +659,6 @@ def test_without_another_machine_the_only_one_is_tried(desk: Desk) -> None:
     actions = desk.look(1.0)
     assert (actions.remove, actions.submit) == (["2.0"], [Submit("a", 1)])
     assert "waiting, and there is no other machine" in said(actions)
-
-
-def test_a_job_that_is_held_because_of_its_memory_is_out_of_memory(desk: Desk) -> None:
-    """The overseer names the job and its machine, and says what to do."""
-    desk.watch(slaves_needed=1)
-    desk.look()
-    for number, host in enumerate(("exec1", "")):
-        desk.job(f"1.{number}", HELD, note="over its limit", host=host, memory=(150 << 20, 128 << 20))
-        assert desk.look().say[0] == (
-            f"A: job 1.{number} on {host or 'an unknown machine'} is held, out of memory: it used 150.0 MiB and had "
-            "asked for 128.0 MiB. Ask for more (--memory), or give the tasks a memory_max: then agents keep them "
-            "within the memory of their jobs. The batch system says: over its limit"
-        )
 
 
 def test_a_held_job_is_reported_once_and_replaced_but_not_for_ever(desk: Desk) -> None:

@@ -487,15 +487,6 @@ def test_only_jobs_of_mwpy_are_read_from_the_queue(found: list[Job], meant: list
     assert found == meant
 
 
-AD = {"ClusterId": 17, "ProcId": 3, "MwpyMark": "m", "ServerTime": 100, "RequestMemory": 128}
-
-
-def listed(commands: Callable[..., Queued], ad: dict[str, Any]) -> Job:
-    """A job as HTCondor shows it."""
-    [job] = commands(htcondor.HTCondor, condor_submit="", condor_q=f"cat <<'.'\n{json.dumps([AD | ad])}\n.").jobs()
-    return job
-
-
 @pytest.mark.parametrize(
     ("ad", "state", "running_s", "note"),
     [
@@ -513,7 +504,11 @@ def listed(commands: Callable[..., Queued], ad: dict[str, Any]) -> Job:
             {"JobStatus": 5, "HoldReason": "Failed to execute", "HoldReasonCode": 6, "HoldReasonSubCode": 2},
             *(HELD, 0.0, f"Failed to execute (code 6, sub code 2). {htcondor.UNSEEN}"),
         ),
-        ({"JobStatus": 6, "RequestMemory": "/Expr(MemoryUsage)/"}, RUNNING, 0.0, ""),
+        (
+            {"JobStatus": 5, "HoldReason": "'ResidentSetSize > 1024 * RequestMemory'", "HoldReasonCode": 3},
+            *(HELD, 0.0, f"'ResidentSetSize > 1024 * RequestMemory' (code 3, sub code ?). {htcondor.MEMORY_SHORT}"),
+        ),
+        ({"JobStatus": 6, "LastRejMatchReason": "/Expr(MemoryUsage)/"}, RUNNING, 0.0, ""),
         ({"JobStatus": 99}, LEAVING, 0.0, ""),
     ],
 )
@@ -521,26 +516,9 @@ def test_a_job_in_the_queue_of_htcondor(
     commands: Callable[..., Queued], ad: dict[str, Any], state: JobState, running_s: float, note: str
 ) -> None:
     """What is an expression has no value."""
-    assert listed(commands, ad) == Job("17.3", "m", state, running_s, note)
-
-
-@pytest.mark.parametrize(
-    ("code", "reason", "used_kib", "is_memory"),
-    [
-        (34, "Job has gone over cgroup memory limit of 128 megabytes", 125 << 10, True),
-        (34, "Disk usage exceeded", 125 << 10, False),
-        (26, "SYSTEM_PERIODIC_HOLD expression 'MemoryUsage > RequestMemory' is TRUE", 150 << 10, True),
-        (3, "'ResidentSetSize > 1024 * RequestMemory'", 150 << 10, True),
-        (3, "MemoryUsage > 1000 || NumJobStarts > 9", 125 << 10, False),
-        (3, "NumJobStarts > 9", 150 << 10, False),
-        (1, "via condor_hold: it needs too much memory", 150 << 10, False),
-    ],
-)
-def test_a_job_that_is_held_because_of_its_memory_says_how_much_it_used(
-    commands: Callable[..., Queued], code: int, reason: str, used_kib: int, is_memory: bool
-) -> None:
-    ad = {"JobStatus": 5, "HoldReasonCode": code, "HoldReason": reason, "ResidentSetSize": used_kib}
-    assert listed(commands, ad).memory == ((used_kib << 10, 128 << 20) if is_memory else None)
+    shown = {"ClusterId": 17, "ProcId": 3, "MwpyMark": "m", "ServerTime": 100, **ad}
+    edge = commands(htcondor.HTCondor, condor_submit="", condor_q=f"cat <<'.'\n{json.dumps([shown])}\n.")
+    assert edge.jobs() == [Job("17.3", "m", state, running_s, note)]
 
 
 REASONS = """\

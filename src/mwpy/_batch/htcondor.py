@@ -30,7 +30,6 @@ from mwpy._values.jobs import End, Job, JobState, Outcome
 ATTRIBUTES = (
     *("ClusterId", "ProcId", "MwpyMark", "JobStatus", "JobCurrentStartDate", "ServerTime", "LastRejMatchReason"),
     *("HoldReason", "HoldReasonCode", "HoldReasonSubCode", "EnteredCurrentStatus"),
-    *("ResidentSetSize", "RequestMemory"),
     *("RemoveReason", "ExitBySignal", "ExitCode", "ExitSignal", "Err"),
     *("RemoteHost", "LastRemoteHost"),
 )
@@ -60,16 +59,14 @@ STATES = {
 }
 """The states for JobStatus: idle, running, removed, completed, held, transferring output, suspended."""
 
-LIMIT_EXCEEDED = 34
-"""HoldReasonCode: the kernel killed the job because it used too much memory, or it used too much disk space."""
-
 NOT_EXECUTED = 6
 """HoldReasonCode: the program of the job cannot be started, most often because it is not on that machine."""
 
 UNSEEN = "If that machine does not see this path, pack the script (mwpy pack), and use --transfer and --command"
 
-POLICIES = (3, 26)
-"""HoldReasonCode: an expression of the job or of the pool says that the job is held."""
+MEMORY_SHORT = (
+    "Ask for more memory (--memory), or give the tasks a memory_max: then agents keep within their job's memory"
+)
 
 
 class HTCondor(Queued):
@@ -242,21 +239,9 @@ def _job(ad: dict[str, Any]) -> Job:
         codes = f"code {ad.get('HoldReasonCode', '?')}, sub code {ad.get('HoldReasonSubCode', '?')}"
         note = f"{ad.get('HoldReason') or 'no reason is given'} ({codes})"
         note += f". {UNSEEN}" if ad.get("HoldReasonCode") == NOT_EXECUTED else ""
+        note += f". {MEMORY_SHORT}" if re.search("memory|residentsetsize", note, re.IGNORECASE) else ""
     running_s = max(0.0, ran_s) if state is JobState.RUNNING else 0.0
-    memory = _too_much_memory(ad) if state is JobState.HELD else None
-    return Job(job_id, ad["MwpyMark"], state, running_s, note, _host(ad), memory)
-
-
-def _too_much_memory(ad: dict[str, Any]) -> tuple[int, int] | None:
-    """How many bytes of memory a held job used and had asked for, if it is held because of its memory.
-
-    HTCondor rounds up what it has measured, and policies compare the rounded number.
-    """
-    used, has = 1024 * ad.get("ResidentSetSize", 0), 1024 * 1024 * ad.get("RequestMemory", 0)
-    if not re.search("memory|residentsetsize", ad.get("HoldReason", ""), re.IGNORECASE):
-        return None
-    code = ad.get("HoldReasonCode")
-    return (used, has) if code == LIMIT_EXCEEDED or (code in POLICIES and used > has) else None
+    return Job(job_id, ad["MwpyMark"], state, running_s, note, _host(ad))
 
 
 def _host(ad: dict[str, Any]) -> str:

@@ -32,7 +32,7 @@ from mwpy._core.overseen import (
 from mwpy._core.pauses import Pause, between_messages
 from mwpy._values.errors import ExitCode
 from mwpy._values.jobs import Amounts, End, Job, JobState, Outcome, ResourceFile
-from mwpy._values.phrases import amount, counted, duration, first_of
+from mwpy._values.phrases import counted, duration, first_of
 from mwpy._values.requires import Requires
 
 # Its settings, events and actions.
@@ -488,7 +488,7 @@ class OverseerCore:
             held = computation.jobs.take_list(own, now)
             computation.note_excluded()
             for job in held:
-                text = _about_held(job)
+                text = f"job {job.job_id} is held: {job.note or 'no reason is given'}"
                 self._say(computation, text)
                 self._count_failure(computation, Outcome(End.LOST, text, None, 0.0, host=job.host), text, now)
             for job in computation.jobs.live(JobState.RUNNING):
@@ -693,15 +693,3 @@ class OverseerCore:
 
 def _ids(jobs: Sequence[Job]) -> str:
     return first_of((job.job_id for job in jobs), len(jobs))
-
-
-def _about_held(job: Job) -> str:
-    note = job.note or "no reason is given"
-    if job.memory is None:
-        return f"job {job.job_id} is held: {note}"
-    used, has = job.memory
-    return (
-        f"job {job.job_id} on {job.host or 'an unknown machine'} is held, out of memory: it used {amount(used)} "
-        f"and had asked for {amount(has)}. Ask for more (--memory), or give the tasks a memory_max: then agents keep "
-        f"them within the memory of their jobs. The batch system says: {note}"
-    )

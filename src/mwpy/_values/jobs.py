@@ -98,8 +98,6 @@ class Job(Struct, frozen=True):
     """Why it is held, or why it cannot start, as the batch system says it."""
     host: str = ""
     """The name of its machine as the batch system uses it; empty if it waits, or if the name is of no use."""
-    memory: tuple[int, int] | None = None
-    """If it is held because it used too much memory: how many bytes it used, and how many it had asked for."""
     slaves: int = 1
     """How many places it takes, if its batch system has no queue."""
     is_surplus: bool = False
