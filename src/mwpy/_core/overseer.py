@@ -350,9 +350,7 @@ class OverseerCore:
         for each in active:
             each.note_idleness(now)
             self._remove_useless(each, now)
-            self._report_hosts(each, now)
-            self._report_delays(each, now)
-            self._report_time(each, now)
+            self._report(each, now)
             self._drain(each, each.jobs.to_drain_again(now), now)
         self._submit_missing(active, now)
         self._make_room(active, now)
@@ -433,45 +431,40 @@ class OverseerCore:
         text = f"{counted(short, 'more job')} would be useful, but {full}--max allows only {self.settings.max_jobs}"
         self._complain(computation, "limit", text if short > 0 else "", now)
 
-    def _report_hosts(self, computation: WatchedComputation, now: float) -> None:
-        """Complain about machines on which jobs or tasks fail although they run well elsewhere."""
+    def _report(self, computation: WatchedComputation, now: float) -> None:
+        """Complain about machines on which jobs or tasks fail although they run well elsewhere, about jobs that run
+        without connecting or keep waiting, and about jobs that end before any waiting task could finish."""
         failing, excluded = computation.failures.failing(now), computation.failures.excluded
-        text = (
-            f"jobs fail at their start on {', '.join(failing)} and run well elsewhere, so none is submitted there. "
-            f"Ask your administrator, or read the output of the jobs"
-        )
-        self._complain(computation, "machines", text if failing else "", now)
-        text = (
-            f"tasks fail on {', '.join(excluded)} that succeed elsewhere, so the master sends no more work there, "
-            f"and no job is submitted there. The master's messages say more"
-        )
-        self._complain(computation, "excluded machines", text if excluded else "", now)
-
-    def _report_delays(self, computation: WatchedComputation, now: float) -> None:
-        """Complain about jobs that run without connecting, and about the reason why others keep waiting."""
-        unconnected = computation.unconnected()
-        text = (
-            f"replaces {counted(len(unconnected), 'job')} without a connection to this master. Unless an old one had "
-            f"them: can this one be reached there, and does the script leave MWPY_JOB unchanged? {_ids(unconnected)}"
-        )
-        self._complain(computation, "unconnected", text if unconnected else "", now)
-        noted = [job for job in computation.waiting() if job.note]
-        text = f"{counted(len(noted), 'job')} still in the queue. "
-        text += f"The reason for job {noted[0].job_id}: {noted[0].note}" if noted else ""
-        self._complain(computation, "waiting", text if noted else "", now, after_s=EXPLAIN_AFTER_S)
-
-    def _report_time(self, computation: WatchedComputation, now: float) -> None:
-        """Complain if a job ends before any waiting task could finish."""
-        if computation.missing <= 0 or not self._lacks_time(computation):
-            self._resolve(computation, "time", "its tasks fit into a job now")
-            return
-        text = (
-            f"submits nothing: a job ends after {self.settings.job_limit_s:.0f} s, but each task that waits takes "
-            f"{computation.content.shortest_task:g} s or more, and a job needs {SPENT_S:.0f} s for its start and its "
-            f"end. Start the overseer with a longer limit of the jobs (--line, or --mw-lifetime in --command), correct "
-            f"seconds_expected, or let the tasks leave their state with mwpy.checkpoint"
-        )
-        self._complain(computation, "time", text, now)
+        unconnected, noted = computation.unconnected(), [job for job in computation.waiting() if job.note]
+        texts = dict.fromkeys(("machines", "excluded machines", "unconnected", "waiting", "time"), "")
+        if failing:
+            texts["machines"] = (
+                f"jobs fail at their start on {', '.join(failing)} and run well elsewhere, so none is submitted there. "
+                f"Ask your administrator, or read the output of the jobs"
+            )
+        if excluded:
+            texts["excluded machines"] = (
+                f"tasks fail on {', '.join(excluded)} that succeed elsewhere, so the master sends no more work there, "
+                f"and no job is submitted there. The master's messages say more"
+            )
+        if unconnected:
+            texts["unconnected"] = (
+                f"replaces {counted(len(unconnected), 'job')} without a connection to this master. Unless an old one "
+                f"had them: can this one be reached there, and does the script leave MWPY_JOB unchanged? "
+                f"{_ids(unconnected)}"
+            )
+        if noted:
+            about = f"{counted(len(noted), 'job')} still in the queue. The reason for job {noted[0].job_id}"
+            texts["waiting"] = f"{about}: {noted[0].note}"
+        if computation.missing > 0 and self._lacks_time(computation):
+            texts["time"] = (
+                f"submits nothing: a job ends after {self.settings.job_limit_s:.0f} s, but each task that waits takes "
+                f"{computation.content.shortest_task:g} s or more, and a job needs {SPENT_S:.0f} s for its start and "
+                f"its end. Start the overseer with a longer limit of the jobs (--line, or --mw-lifetime in --command), "
+                f"correct seconds_expected, or let the tasks leave their state with mwpy.checkpoint"
+            )
+        for about, text in texts.items():
+            self._complain(computation, about, text, now, EXPLAIN_AFTER_S if about == "waiting" else 0.0)
 
     # ---- the batch system ------------------------------------------------------------------------------------
 

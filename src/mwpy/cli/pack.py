@@ -154,9 +154,6 @@ def _own_requirement() -> str:
     try:
         return _requirement(metadata.distribution(OWN_NAME))
     except metadata.PackageNotFoundError:
-        checkout = Path(__file__).parents[4]
-        if (checkout / "pyproject.toml").exists():
-            return str(checkout)
         raise UsageError(f"mwpy is not installed here as a package: pip install {OWN_NAME}") from None
 
 
