@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,114 +23,91 @@ HOLD = 'trap "echo bye >&2; exit 5" TERM; echo $MWPY_JOB $*; while :; do sleep 0
 class Edge(Ssh):
     """The class under test, which records its messages."""
 
-    def __init__(self, hosts: Path, config: str, *options: str) -> None:
+    def __init__(self, hosts: Path, *options: str) -> None:
         self.said: list[str] = []
-        super().__init__(hosts, ("-F", config, *options), self.said.append)
+        super().__init__(hosts, options, self.said.append)
+
+
+class Hosts:
+    """A folder of a user with a hosts file, and the folder of mwpy in the home directory that the hosts share."""
+
+    def __init__(self, node: SshNode, folder: Path) -> None:
+        self.node, self.folder, self.mark = node, folder, folder.name.replace(".", "-")
+        self.home = Path(node("sh", "-c", "echo $HOME").stdout.strip()) / ".mwpy-ssh"
+        self.made: list[Edge] = []
+        (folder / "r.rsc").write_text("content 1\n")
+
+    def edge(self, *lines: str) -> Edge:
+        (self.folder / "hosts").write_text("\n".join(lines) + "\n")
+        self.made.append(Edge(self.folder / "hosts", "-F", str(self.node.config)))
+        return self.made[-1]
+
+    def launch(self, *words: str) -> Launch:
+        """A launch of a shell command, whose last argument is the resource file; or of several words."""
+        command = words if len(words) > 1 else ("sh", "-c", *words, "agent", "--mw-slave")
+        return Launch(self.mark, str(self.folder / "r.rsc"), command, 1, str(self.folder))
+
+    def mine(self, edge: Edge) -> list[Job]:
+        """Return the jobs of this test that are not leaving."""
+        return [job for job in edge.jobs() if job.mark == self.mark and job.state is not JobState.LEAVING]
+
+    def output(self, job: str) -> str:
+        """Return the standard output of a job, on any host."""
+        return "".join(path.read_text() for path in self.home.glob(f"jobs/*/{job}/out"))
 
 
 @pytest.fixture
-def config(ssh_node: SshNode) -> str:
-    return str(ssh_node.config)
+def hosts(ssh_node: SshNode, ssh_dir: Path) -> Iterator[Hosts]:
+    """At the end, the jobs are removed."""
+    hosts = Hosts(ssh_node, ssh_dir)
+    yield hosts
+    for each in hosts.made:
+        with suppress(BatchUnavailable):
+            each.remove([job.job_id for job in each.jobs() if job.mark == hosts.mark])
 
 
-@pytest.fixture
-def home(ssh_node: SshNode) -> Path:
-    """The folder of mwpy in the shared home directory."""
-    return Path(ssh_node("sh", "-c", "echo $HOME").stdout.strip()) / ".mwpy-ssh"
-
-
-@pytest.fixture
-def edge(ssh_dir: Path, config: str) -> Iterator[Callable[..., Edge]]:
-    """Return a function that makes edges with a hosts file. At the end, their jobs are removed."""
-    made: list[Edge] = []
-
-    def make(*lines: str, options: tuple[str, ...] = ()) -> Edge:
-        (ssh_dir / "hosts").write_text("\n".join(lines) + "\n")
-        made.append(Edge(ssh_dir / "hosts", config, *options))
-        return made[-1]
-
-    yield make
-    mark = mark_of(ssh_dir)
-    for each in made:
-        try:
-            each.remove([job.job_id for job in each.jobs() if job.mark == mark])
-        except BatchUnavailable:
-            pass
-
-
-def mark_of(folder: Path) -> str:
-    return folder.name.replace(".", "-")
-
-
-@pytest.fixture
-def launch(ssh_dir: Path) -> Callable[..., Launch]:
-    """Return a function that makes a launch of a shell command; the last argument is the resource file."""
-    (ssh_dir / "r.rsc").write_text("content 1\n")
-
-    def make(command: str, *, slaves: int = 1, words: tuple[str, ...] = ()) -> Launch:
-        words = words or ("sh", "-c", command, "agent", "--mw-slave")
-        return Launch(mark_of(ssh_dir), str(ssh_dir / "r.rsc"), words, slaves, str(ssh_dir))
-
-    return make
-
-
-def mine(edge: Edge, launch: Callable[..., Launch]) -> list[Job]:
-    """Return the jobs of this test that are not leaving."""
-    mark = launch("").mark
-    return [job for job in edge.jobs() if job.mark == mark and job.state is not JobState.LEAVING]
-
-
-def output(home: Path, job: str) -> str:
-    """Return the standard output of a job, on any host."""
-    return "".join(path.read_text() for path in home.glob(f"jobs/*/{job}/out"))
-
-
-def test_jobs_start_on_free_slots_and_no_others_are_taken(
-    edge: Callable[..., Edge], launch: Callable[..., Launch], home: Path
-) -> None:
+def test_jobs_start_on_free_slots_and_no_others_are_taken(hosts: Hosts) -> None:
     """Jobs know their id, and survive their connection. Another edge lists them. A removed job frees its slot."""
-    one = edge("node1 slots=2 # the big one", "", "node2 slots=1")
+    one = hosts.edge("node1 slots=2 # the big one", "", "node2 slots=1")
     assert one.jobs() == []
     assert (one.free_places(1), one.free_places(2), one.free_places(3)) == (3, 1, 1)
-    jobs = one.submit(launch(HOLD), 4)
+    jobs = one.submit(hosts.launch(HOLD), 4)
     assert len({*jobs}) == 3
     assert one.free_places(1) == 0
     with pytest.raises(BatchUnavailable, match="has 1 free slots now"):
-        one.submit(launch(HOLD), 1)
-    assert {job.job_id: job.state for job in mine(one, launch)} == dict.fromkeys(jobs, JobState.RUNNING)
-    until(lambda: all(output(home, job) for job in jobs), "three that run")
-    assert all(output(home, job).startswith(f"{job} --mw-slave --mw-resource-file /") for job in jobs)
+        one.submit(hosts.launch(HOLD), 1)
+    assert {job.job_id: job.state for job in hosts.mine(one)} == dict.fromkeys(jobs, JobState.RUNNING)
+    until(lambda: all(hosts.output(job) for job in jobs), "three that run")
+    assert all(hosts.output(job).startswith(f"{job} --mw-slave --mw-resource-file /") for job in jobs)
 
-    other = edge("node1 slots=2", "node2 slots=1")
-    seen = {job.job_id: job for job in mine(other, launch)}
+    other = hosts.edge("node1 slots=2", "node2 slots=1")
+    seen = {job.job_id: job for job in hosts.mine(other)}
     assert sorted(seen) == sorted(jobs)
-    until(lambda: all(job.running_s > 0.5 for job in mine(other, launch)), "a time that grows")
+    until(lambda: all(job.running_s > 0.5 for job in hosts.mine(other)), "a time that grows")
     other.remove([jobs[0], "ssh-none"])
     until(lambda: jobs[0] not in [job.job_id for job in other.jobs()], "a job that is gone")
     outcome = other.outcome(jobs[0])
     assert outcome is not None
     assert (outcome.description, outcome.exit_code) == ("removed", None)
     assert outcome.stderr.endswith("bye")
-    until(lambda: mine(one, launch) and one.free_places(1) == 1, "a free slot")
+    until(lambda: hosts.mine(one) and one.free_places(1) == 1, "a free slot")
     one.remove(jobs)
-    until(lambda: not mine(one, launch), "none left")
+    until(lambda: not hosts.mine(one), "none left")
 
 
-def test_the_outcome_of_a_job_has_the_end_of_its_output(
-    edge: Callable[..., Edge], launch: Callable[..., Launch], home: Path
-) -> None:
+def test_the_outcome_of_a_job_has_the_end_of_its_output(hosts: Hosts) -> None:
     """The outcome has the exit code or the signal. The resource file with the keys is no longer on the host."""
-    it = edge("node1 slots=9")
-    [failing] = it.submit(launch("cat $3; echo no such module >&2; exit 4"), 1)
-    [crashing] = it.submit(launch("kill -SEGV $$"), 1)
-    [killed] = it.submit(launch(HOLD), 1)
-    until(lambda: output(home, killed) != "", "one that runs")
+    it = hosts.edge("node1 slots=9")
+    [failing] = it.submit(hosts.launch("cat $3; echo no such module >&2; exit 4"), 1)
+    [crashing] = it.submit(hosts.launch("kill -SEGV $$"), 1)
+    [killed] = it.submit(hosts.launch(HOLD), 1)
+    until(lambda: hosts.output(killed) != "", "one that runs")
     groups = [path for path in Path("/proc").glob("[0-9]*") if f"MWPY_JOB={killed}" in environ(path)]
     assert len(groups) >= 2
     for path in groups:
         with suppress(ProcessLookupError):  # the command `sleep` ends all the time
             os.kill(int(path.name), 9)
-    until(lambda: not mine(it, launch), "no job left")
+    until(lambda: not hosts.mine(it), "no job left")
     report = [it.outcome(job) for job in (failing, crashing, killed)]
     assert [outcome and (outcome.description, outcome.exit_code) for outcome in report] == [
         ("exit code 4", 4),
@@ -139,8 +116,8 @@ def test_the_outcome_of_a_job_has_the_end_of_its_output(
     ]
     assert report[0] is not None
     assert report[0].stderr == "no such module"
-    assert output(home, failing) == "content 1\n"
-    assert not list(home.glob(f"jobs/node1/{failing}/resource-file"))
+    assert hosts.output(failing) == "content 1\n"
+    assert not list(hosts.home.glob(f"jobs/node1/{failing}/resource-file"))
     assert it.outcome("ssh-none") is None
 
 
@@ -151,73 +128,47 @@ def environ(process: Path) -> list[str]:
         return []
 
 
-def test_a_removed_job_that_ignores_sigterm_is_killed(
-    edge: Callable[..., Edge], launch: Callable[..., Launch], home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The job is leaving until it is killed. None of its files stays on the host."""
-    source = "mwpy._batch.ssh.SOURCE"
-    it = edge("node1 slots=9")
-    [job] = it.submit(launch('trap "" TERM; echo up; while :; do sleep 0.1; done'), 1)
-    until(lambda: output(home, job) == "up\n", "a job that ignores SIGTERM")
-    it.remove([job])
-    assert [each.state for each in it.jobs() if each.job_id == job] == [JobState.LEAVING]
-    from mwpy._batch import ssh
-
-    monkeypatch.setattr(source, ssh.SOURCE.replace(b"KILL_S = 20.0", b"KILL_S = 0.0"))
-    until(lambda: job not in [each.job_id for each in it.jobs()], "a job that was killed")
-    outcome = it.outcome(job)
-    assert outcome is not None
-    assert (outcome.description, outcome.exit_code) == ("removed", None)
-    assert not [path for path in Path("/proc").glob("[0-9]*") if f"MWPY_JOB={job}" in environ(path)]
-
-
-def test_an_application_that_the_host_can_read_is_not_copied(
-    edge: Callable[..., Edge], launch: Callable[..., Launch], ssh_dir: Path, home: Path
-) -> None:
+def test_an_application_that_the_host_can_read_is_not_copied(hosts: Hosts) -> None:
     """The resource file is read at each start."""
-    app = ssh_dir / "app.py"
-    app.write_text(f"import sys\nprint(__file__, open(sys.argv[-1]).read())\n# {ssh_dir}\n")
-    it = edge(f"node1 slots=9 python={sys.executable}")
-    started = launch("", words=("/no/such/python3", str(app), "--mw-slave"))
+    app = hosts.folder / "app.py"
+    app.write_text(f"import sys\nprint(__file__, open(sys.argv[-1]).read())\n# {hosts.folder}\n")
+    it = hosts.edge(f"node1 slots=9 python={sys.executable}")
+    started = hosts.launch("/no/such/python3", str(app), "--mw-slave")
     [first] = it.submit(started, 1)
-    until(lambda: output(home, first) == f"{app} content 1\n\n", lambda: output(home, first))
-    (ssh_dir / "r.rsc").write_text("content 2\n")
+    until(lambda: hosts.output(first) == f"{app} content 1\n\n", lambda: hosts.output(first))
+    (hosts.folder / "r.rsc").write_text("content 2\n")
     [second] = it.submit(started, 1)
-    until(lambda: output(home, second) == f"{app} content 2\n\n", lambda: output(home, second))
+    until(lambda: hosts.output(second) == f"{app} content 2\n\n", lambda: hosts.output(second))
 
 
-def test_an_application_is_copied_once_to_hosts_that_share_a_home_directory(
-    edge: Callable[..., Edge], launch: Callable[..., Launch], ssh_dir: Path, home: Path, tmp_path: Path
-) -> None:
+def test_an_application_is_copied_once_to_hosts_that_share_a_home_directory(hosts: Hosts, tmp_path: Path) -> None:
     """No host can read `tmp_path`, which belongs to root. A changed application is copied again."""
     app = tmp_path / "packed.pex"
-    app.write_text(f"#!/bin/sh\n# {ssh_dir}\necho $0 $MWPY_JOB; stat -c %i $0\n")
+    app.write_text(f"#!/bin/sh\n# {hosts.folder}\necho $0 $MWPY_JOB; stat -c %i $0\n")
     app.chmod(0o755)
-    it = edge("node1 slots=1", "node2 slots=1", "node3 slots=1")
-    jobs = it.submit(launch("", words=(str(app), "--mw-slave")), 3)
-    until(lambda: all(output(home, job).count("\n") == 2 for job in jobs), "three outputs")
-    places = {output(home, job).split()[0] for job in jobs}
+    it = hosts.edge("node1 slots=1", "node2 slots=1", "node3 slots=1")
+    jobs = it.submit(hosts.launch(str(app), "--mw-slave"), 3)
+    until(lambda: all(hosts.output(job).count("\n") == 2 for job in jobs), "three outputs")
+    places = {hosts.output(job).split()[0] for job in jobs}
     assert len(places) == 1
-    assert len({output(home, job).split()[2] for job in jobs}) == 1
+    assert len({hosts.output(job).split()[2] for job in jobs}) == 1
     [place] = [Path(place) for place in places]
-    assert (place.name, place.parent.parent) == ("packed.pex", home / "apps")
+    assert (place.name, place.parent.parent) == ("packed.pex", hosts.home / "apps")
     written = place.stat().st_ctime_ns
-    until(lambda: not mine(it, launch), "no job left")
-    [again] = it.submit(launch("", words=(str(app), "--mw-slave")), 1)
-    until(lambda: output(home, again).startswith(str(place)), "the same copy")
+    until(lambda: not hosts.mine(it), "no job left")
+    [again] = it.submit(hosts.launch(str(app), "--mw-slave"), 1)
+    until(lambda: hosts.output(again).startswith(str(place)), "the same copy")
     assert place.stat().st_ctime_ns == written
     app.write_text(app.read_text() + "true\n")
-    [changed] = it.submit(launch("", words=(str(app), "--mw-slave")), 1)
-    until(lambda: output(home, changed) != "" and not output(home, changed).startswith(str(place)), "another copy")
+    [changed] = it.submit(hosts.launch(str(app), "--mw-slave"), 1)
+    until(lambda: hosts.output(changed) != "" and not hosts.output(changed).startswith(str(place)), "another copy")
 
 
-def test_a_host_that_does_not_answer_is_reported_once_and_gets_no_jobs(
-    edge: Callable[..., Edge], launch: Callable[..., Launch]
-) -> None:
+def test_a_host_that_does_not_answer_is_reported_once_and_gets_no_jobs(hosts: Hosts) -> None:
     """The report has ssh's message. Its slots do not count, and it is not called again at once."""
-    it = edge("no-such-host slots=50", "node1 slots=1")
-    [job] = it.submit(launch(HOLD), 2)
-    assert [(each.job_id, each.state) for each in mine(it, launch)] == [(job, JobState.RUNNING)]
+    it = hosts.edge("no-such-host slots=50", "node1 slots=1")
+    [job] = it.submit(hosts.launch(HOLD), 2)
+    assert [(each.job_id, each.state) for each in hosts.mine(it)] == [(job, JobState.RUNNING)]
     [said] = it.said
     assert said.startswith("host no-such-host cannot be used: ssh: Could not resolve hostname no-such-host: ")
     assert said.endswith("; it is called again in 5 s")
@@ -225,15 +176,15 @@ def test_a_host_that_does_not_answer_is_reported_once_and_gets_no_jobs(
     assert len(it.said) == 1
 
 
-def test_a_hosts_file_may_change_at_any_time(edge: Callable[..., Edge], launch: Callable[..., Launch]) -> None:
+def test_a_hosts_file_may_change_at_any_time(hosts: Hosts) -> None:
     """Jobs on a host that it does not name any more are surplus. While it is wrong, its former content counts."""
-    it = edge("node1 slots=1", "node2 slots=1")
-    on_first, on_second = sorted(it.submit(launch(HOLD), 2), key=lambda job: it._hosts[0].placed.get(job) is None)
-    edge("node2 slots=2")
-    assert {job.job_id: job.is_surplus for job in mine(it, launch)} == {on_first: True, on_second: False}
+    it = hosts.edge("node1 slots=1", "node2 slots=1")
+    on_first, on_second = sorted(it.submit(hosts.launch(HOLD), 2), key=lambda job: it._hosts[0].placed.get(job) is None)
+    hosts.edge("node2 slots=2")
+    assert {job.job_id: job.is_surplus for job in hosts.mine(it)} == {on_first: True, on_second: False}
     assert it.free_places(1) == 1
     (Path(str(it._path))).write_text("node2 slots=many\n")
-    assert len(mine(it, launch)) == 2
+    assert len(hosts.mine(it)) == 2
     assert it.free_places(1) == 1
     it.jobs()
     [said] = it.said
@@ -256,25 +207,21 @@ def test_a_hosts_file_may_change_at_any_time(edge: Callable[..., Edge], launch: 
         ("node1 python=true", (), r"nothing \(exit code 0\)"),
     ],
 )
-def test_without_a_host_every_call_is_an_error(
-    edge: Callable[..., Edge], launch: Callable[..., Launch], line: str, options: tuple[str, ...], words: str
-) -> None:
+def test_without_a_host_every_call_is_an_error(hosts: Hosts, line: str, options: tuple[str, ...], words: str) -> None:
     """The error is one line with the reason."""
-    it = edge(line)
+    it = hosts.edge(line)
     config = it._options
     it._options = (*options, *config)
-    for call in (it.jobs, lambda: it.submit(launch(HOLD), 1)):
+    for call in (it.jobs, lambda: it.submit(hosts.launch(HOLD), 1)):
         with pytest.raises(BatchUnavailable, match=rf"^no host of .*hosts can be used: node1: .*{words}") as caught:
             call()
         assert "\n" not in str(caught.value)
 
 
-def test_a_host_that_answers_again_has_its_jobs(
-    edge: Callable[..., Edge], launch: Callable[..., Launch], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_answers_again_has_its_jobs(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's jobs count as running for a while, then as lost, and then they are found. A removal is repeated."""
-    it = edge("node1 slots=1", "node2 slots=1")
-    jobs = it.submit(launch(HOLD), 2)
+    it = hosts.edge("node1 slots=1", "node2 slots=1")
+    jobs = it.submit(hosts.launch(HOLD), 2)
     good, it._options = it._options, ("-o", "Port=1", *it._options)
     monkeypatch.setattr("mwpy._batch.ssh.FIRST_PAUSE_S", 0.0)
     with pytest.raises(BatchUnavailable, match="Connection refused"):
@@ -289,25 +236,21 @@ def test_a_host_that_answers_again_has_its_jobs(
     it._options = good
     assert jobs[1] in [job.job_id for job in it.jobs()]
     assert len([line for line in it.said if line.endswith("answers again")]) == 2
-    until(lambda: [job.job_id for job in mine(it, launch)] == [jobs[1]], "the one that was not removed")
+    until(lambda: [job.job_id for job in hosts.mine(it)] == [jobs[1]], "the one that was not removed")
 
 
-def test_output_of_the_hosts_login_shell_is_ignored(
-    edge: Callable[..., Edge], launch: Callable[..., Launch], ssh_node: SshNode
-) -> None:
+def test_output_of_the_hosts_login_shell_is_ignored(hosts: Hosts) -> None:
     """A login shell may print a greeting."""
-    ssh_node("sh", "-c", "echo 'echo hello; echo there >&2' >$HOME/.bashrc")
+    hosts.node("sh", "-c", "echo 'echo hello; echo there >&2' >$HOME/.bashrc")
     try:
-        assert mine(edge("node1"), launch) == []
+        assert hosts.mine(hosts.edge("node1")) == []
     finally:
-        ssh_node("sh", "-c", "rm $HOME/.bashrc")
+        hosts.node("sh", "-c", "rm $HOME/.bashrc")
 
 
-def test_a_path_with_blanks_stays_one_argument(
-    edge: Callable[..., Edge], launch: Callable[..., Launch], home: Path
-) -> None:
+def test_a_path_with_blanks_stays_one_argument(hosts: Hosts) -> None:
     """Quotes and dollar signs reach the host unchanged, too."""
     odd = "a b'c\"d$HOME\\"
-    [job] = (it := edge("node1 slots=1")).submit(launch("", words=("printf", "%s|", odd, "--mw-slave")), 1)
-    until(lambda: output(home, job).startswith(f"{odd}|--mw-slave|"), lambda: shlex.quote(output(home, job)))
-    until(lambda: not mine(it, launch), "its end")
+    [job] = (it := hosts.edge("node1 slots=1")).submit(hosts.launch("printf", "%s|", odd, "--mw-slave"), 1)
+    until(lambda: hosts.output(job).startswith(f"{odd}|--mw-slave|"), lambda: shlex.quote(hosts.output(job)))
+    until(lambda: not hosts.mine(it), "its end")

@@ -6,11 +6,13 @@ import hashlib
 import io
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from mwpy._batch import BatchUnavailable, Launch, _host
+from mwpy._batch.local import Local
 from mwpy._batch.ssh import HostLine, Ssh, _Host, read_hosts
 from mwpy._values.errors import UsageError
 from mwpy._values.jobs import Job, JobState
@@ -109,3 +111,22 @@ def test_the_youngest_jobs_are_surplus_when_a_host_may_have_fewer(slots: int, su
     shown = host.shown()
     assert sorted(job.job_id for job in shown) == ["old", "young"]
     assert sorted(job.job_id for job in shown if job.is_surplus) == surplus
+
+
+def test_a_removed_job_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is leaving until then. Jobs on this machine and on hosts are the same program."""
+    monkeypatch.setattr(_host, "KILL_S", 0.3)
+    local = Local(tmp_path / "jobs")
+    command = ("/bin/sh", "-c", f'trap "" TERM; echo up >{tmp_path}/up; while :; do sleep 0.1; done', "--mw-slave")
+    os.mkfifo(tmp_path / "up")
+    [job] = local.submit(Launch("m", str(tmp_path / "m.rsc"), command, 1, str(tmp_path)), 1)
+    assert (tmp_path / "up").read_text() == "up\n"
+    local.remove([job])
+    assert [each.state for each in local.jobs()] == [JobState.LEAVING]
+    assert local.outcome(job) is None
+    while local.jobs():
+        time.sleep(0.05)
+    outcome = local.outcome(job)
+    assert outcome is not None
+    assert (outcome.description, outcome.exit_code) == ("removed", None)
+    assert not [path for path in Path("/proc").glob("[0-9]*") if f"MWPY_JOB={job}" in _host._read(str(path), "environ")]
