@@ -75,15 +75,12 @@ def charge_all(handle: Any) -> Any:
     return changed
 
 
-def forget_all(_: Any) -> Any:
+def forget_all(send: Any) -> Any:
     """An agent forgets everything, also what its slaves need."""
 
-    def changed(self: Any, agent: Any) -> list[int]:
-        forgotten = [number for number, size in agent.known.items() if size]
-        agent.bytes_by_value = 0
-        for number in forgotten:
-            del agent.known[number]
-        return forgotten
+    def changed(self: Any, agent: Any, unknown: Any) -> None:
+        agent.forgotten = sorted(agent.known)
+        send(self, agent, unknown)
 
     return changed
 
@@ -232,7 +229,7 @@ MISTAKES: dict[str, tuple[str, Change, str]] = {
         "it hangs",
     ),
     "an eviction is charged": (f"{CORE}core.MasterCore.handle", charge_all, "said to have run at a death|is charged"),
-    "what is needed is forgotten": (f"{CORE}dispatch.Definitions._forget_there", forget_all, "KeyError"),
+    "what is needed is forgotten": (f"{CORE}dispatch.Definitions.send", forget_all, "KeyError"),
     "functions are confused": (
         "mwpy._simulation.machines.SimulatedSlave.define",
         keep_the_first,

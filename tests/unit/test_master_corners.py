@@ -109,7 +109,7 @@ def test_ordered_slaves_get_no_share_of_tasks_that_they_may_not_run() -> None:
 
 def test_only_the_latest_of_many_deaths_keep_their_last_words(monkeypatch: pytest.MonkeyPatch, master: Driven) -> None:
     """Waiting tasks and unfetched results do not fill the memory. The records stay complete."""
-    monkeypatch.setattr(tasks, "WORDS_KEPT", 10_000)
+    monkeypatch.setattr(tasks, "WHOLE_KEPT", 2)
     given_up = []
     for number in range(1, 21):
         master.submit(policy=TaskPolicy(retry=False))

@@ -318,7 +318,7 @@ def test_tasks_of_the_own_code_without_an_answer_leave_the_choice_open() -> None
 
 def test_a_notice_of_changed_code_names_a_few_changes() -> None:
     for count, said in (
-        (7, "part 4 became x; and 2 more."),
+        (7, "part 4 became x and 2 more."),
         (5, "part 4 became x."),
         (0, "it is unknown what changed."),
     ):

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.driven import Driven
 
-from mwpy._core.master.state import Actions, CancelTasks, Running
+from mwpy._core.master.state import Actions
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.submission import Calls
 from mwpy._transport.codec import Codec
@@ -15,7 +15,6 @@ from mwpy._values.algorithm import algorithm_of
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import UsageError
-from mwpy._values.last_words import NO_WORDS
 from mwpy._values.options import parse
 from mwpy._values.policy import MaxFailures, TaskPolicy
 
@@ -160,45 +159,6 @@ def test_a_second_attempt_goes_on_from_the_state_that_the_first_left(master: Mas
     master.answer("a1", task)
     assert jar.left_bytes == 0
     assert not [*jar.spans()]
-
-
-@pytest.mark.parametrize("end", ["waits", "is elsewhere", "is not started elsewhere", "is lost elsewhere"])
-def test_a_cancelled_task_that_was_given_away_may_finish_where_it_runs(master: Master, end: str) -> None:
-    task = master.work()
-    master.agent("b")
-    if end == "waits":
-        master.tell("b", messages.Leaving("evicted", Cause.EVICTED))
-        [span] = master.core.state.members.slaves[SlaveId("SLAVE-0")].held.spans
-        master.core.state.give_away(master.core.state.members.slaves[SlaveId("SLAVE-0")], [span], "for a test")
-    else:
-        master.pass_time(1.0)
-        assert master.held("b1") == [task]
-    sends = master.step(CancelTasks([(task, 1)], Running.FINISH)).sends
-    match end:
-        case "is not started elsewhere":
-            sends += master.tell("b", messages.Revoked(1, [task], [1], [2], cancelled=True)).sends
-        case "is lost elsewhere":
-            sends += master.tell("b", messages.SlaveDied(1, task, Cause.CRASH, "killed", NO_WORDS)).sends
-    assert not [each for each in sends if each.peer == b"a" and each.message == messages.Cancel([task], [1], True)]
-    [result] = master.answer("a1", task).results
-    assert (result.value, len([*master.core.state.jar.spans()])) == (1, 0)
-
-
-def test_a_task_that_two_slaves_of_an_agent_run_is_named_once_when_it_may_finish() -> None:
-    """Another agent had it in between."""
-    master = Master()
-    master.agent("a", slaves=2)
-    for _ in range(3):
-        task = master.work()
-        master.answer("a1" if master.held("a1") else "a2", task)
-    task = master.work()
-    master.agent("b")
-    master.pass_time(1.1)
-    assert master.held("b1") == [task]
-    master.tell("b", messages.SlaveDied(1, task, Cause.CRASH, "killed by signal 11", NO_WORDS))
-    assert master.held("a1") + master.held("a2") == [task]
-    sends = master.step(CancelTasks([(task, 1)], Running.FINISH)).sends
-    assert [send.message for send in sends] == [messages.Cancel([task], [1], kill=False)]
 
 
 # The policy

@@ -1,7 +1,7 @@
 """The last output of a slave: the end of its standard output and error, a crash report, and its peak memory.
 
 The agent keeps `LAST_WORDS_BYTES` of each stream, and a message with more is malformed. All of it is written to the
-audit file. `KeptDeaths` in `_core/master/tasks.py` limits what the histories of all tasks keep in memory.
+audit file. `WHOLE_KEPT` in `_core/master/tasks.py` limits what the histories of all tasks keep in memory.
 """
 
 from __future__ import annotations

@@ -88,9 +88,7 @@ class SlaveKinds:
 
     def count(self, kind: SlaveKind) -> int:
         """How many slaves of a kind there are. A freed slave counts as unordered."""
-        members = self.state.members
-        special = sum(slave.kind_to_be is kind for slave in members.special.values())
-        return special + (len(members.slaves) - len(members.special) if kind is _UNORDERED else 0)
+        return sum(slave.kind_to_be is kind for slave in self.state.members.slaves.values())
 
     def vacancies(self) -> Iterator[SlaveKind]:
         """The kinds that lack slaves: one entry for each missing slave, ordered before intermingle."""

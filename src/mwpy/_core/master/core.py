@@ -35,6 +35,7 @@ from collections.abc import Sequence
 from attrs import define
 
 from mwpy._core.holding import known
+from mwpy._core.master import state
 from mwpy._core.master.admission import Admission, Feeding, SlaveKinds
 from mwpy._core.master.dispatch import Definitions, Dispatch, Shares
 from mwpy._core.master.fitting import Fitting
@@ -47,35 +48,7 @@ from mwpy._core.master.restart import Reuse
 from mwpy._core.master.results import Interim, Results
 from mwpy._core.master.silence import Answers, Inquiries, LongTasks, Rate, Silence
 from mwpy._core.master.spans import Span
-from mwpy._core.master.state import (
-    AllocateSlaves,
-    CancelTasks,
-    Command,
-    Confirmed,
-    EndSoon,
-    Event,
-    FreeSlave,
-    Garbage,
-    GiveResult,
-    GoOn,
-    HoldResults,
-    LogGroup,
-    MasterSettings,
-    MasterState,
-    Received,
-    ReleaseResults,
-    RenewSlaves,
-    ResultRead,
-    Returned,
-    ShutDown,
-    Stored,
-    Stranger,
-    TakeReports,
-    Tell,
-    TurnedAway,
-    Vanished,
-    Waiting,
-)
+from mwpy._core.master.state import MasterSettings, MasterState, Waiting
 from mwpy._core.master.totals import RecentFailures, Stop, Totals
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
@@ -121,7 +94,7 @@ class Logs:
             self.left_out += len(logged.rows)
             return
         self.given += size
-        self.state.actions.logged.append(LogGroup(slave.sid, agent.host, logged.rows, self.left_out, size))
+        self.state.actions.logged.append(state.LogGroup(slave.sid, agent.host, logged.rows, self.left_out, size))
         self.left_out = 0
 
 
@@ -196,6 +169,9 @@ class MasterCore:
         self.logs = Logs(self.state, self.overviews)
         self.counts = self.answers.counts
         """The figures of this moment."""
+        watches = self.silence.watch, self.long_tasks, self.inquiries
+        self._timed = self.fitting, self.dispatch, self.hosts, self.handback, self.losses, self.feeding, *watches
+        """What must decide at certain moments even if nothing happens."""
         self.take_actions = self.state.take_actions
         """Everything that must be done now; given out once."""
 
@@ -222,37 +198,37 @@ class MasterCore:
             for span in good:
                 self.handback.ask_for(span.refers)
 
-    def obey(self, command: Command) -> None:
+    def obey(self, command: state.Command) -> None:
         """Do what the algorithm's thread asks for."""
         match command:
-            case AllocateSlaves(amount, kind):
+            case state.AllocateSlaves(amount, kind):
                 self.kinds.allocate(amount, kind)
-            case EndSoon():
+            case state.EndSoon():
                 self.feeding.end_soon()
-            case FreeSlave(sid):
+            case state.FreeSlave(sid):
                 self.kinds.free(sid)
-            case RenewSlaves():
+            case state.RenewSlaves():
                 self.admission.renew_slaves(command)
-            case CancelTasks():
+            case state.CancelTasks():
                 self.handback.cancel_some(command)
-            case GoOn():
+            case state.GoOn():
                 self.stop.go_on(command)
-            case HoldResults():
+            case state.HoldResults():
                 self.handback.hold(command)
-            case ResultRead():
+            case state.ResultRead():
                 self.handback.take_value(command)
-            case GiveResult():
+            case state.GiveResult():
                 self.handback.give(command)
-            case ReleaseResults():
+            case state.ReleaseResults():
                 self.handback.release_results(command)
-            case Tell(text):
+            case state.Tell(text):
                 self.state.notice(text, key=text)
-            case TakeReports():
+            case state.TakeReports():
                 self.interim.asking = command
             case _:
                 self._shut_down(command)
 
-    def _shut_down(self, command: ShutDown) -> None:
+    def _shut_down(self, command: state.ShutDown) -> None:
         """End the computation: shut every agent down."""
         left = self.state.jar.runnable - command.of_maps
         if command.returned and left > 0:
@@ -272,11 +248,11 @@ class MasterCore:
 
     # ---- what happened outside -----------------------------------------------------------------------------
 
-    def handle(self, event: Event, now: float) -> None:
+    def handle(self, event: state.Event, now: float) -> None:
         """Record an event; `decide` makes the decisions."""
         self.state.now = now
         match event:
-            case Received():
+            case state.Received():
                 agent = self.state.members.peers.get(event.peer)
                 try:
                     if agent is not None:
@@ -285,28 +261,28 @@ class MasterCore:
                         self._greet(event, now)
                 except ProtocolError as error:
                     self._drop(event.peer, event.address, str(error))
-            case Garbage(peer, address, reason):
+            case state.Garbage(peer, address, reason):
                 if not self.admission.ignores(peer):
                     self._drop(peer, address, reason)
-            case Vanished(peer, silent_s):
+            case state.Vanished(peer, silent_s):
                 self.admission.forget(peer)
                 self.inquiries.forget(peer)
                 self.losses.connection_ended(peer, silent_s, now)
-            case Returned(peer, address):
+            case state.Returned(peer, address):
                 self.losses.came_back(peer, address, now)
                 self.hosts.came_back(self.state.members.peers[peer])
-            case Stranger(address, reason):
+            case state.Stranger(address, reason):
                 self.admission.note_refusal(address, reason)
-            case TurnedAway(address, reason):
+            case state.TurnedAway(address, reason):
                 self.admission.turned_away(address, reason)
-            case Confirmed(peer, payload_bytes):
+            case state.Confirmed(peer, payload_bytes):
                 if (agent := self.state.members.peers.get(peer)) is not None:
                     agent.waiting_bytes -= payload_bytes
-            case Stored(record, row):
+            case state.Stored(record, row):
                 assert self.reuse is not None, "something is stored without a run database"
                 self.reuse.succession.stored(record, row)
 
-    def _greet(self, event: Received, now: float) -> None:
+    def _greet(self, event: state.Received, now: float) -> None:
         """Handle the first message of a peer."""
         if isinstance(event.message, messages.Ask):
             self.inquiries.receive(event.peer, event.address, event.message)
@@ -318,7 +294,7 @@ class MasterCore:
         if event.message.resumed:
             self.losses.agent_resumed(event.message.resumed)
 
-    def _handle_message(self, agent: ConnectedAgent, event: Received, now: float) -> None:
+    def _handle_message(self, agent: ConnectedAgent, event: state.Received, now: float) -> None:
         message = event.message
         match message:
             case messages.Results(number) if number in agent.slaves:
@@ -396,40 +372,27 @@ class MasterCore:
     def decide(self, now: float) -> None:
         """Decide once in an iteration: send tasks, take tasks back, and report if nothing can progress."""
         self.state.now = now
-        jar, settings = self.state.jar, self.state.settings
-        if self.state.members.away:
-            self.losses.decide(now)
-        if self.state.members.slow:
-            self._drop_slow()
+        jar = self.state.jar
+        self.losses.decide(now)
+        self._drop_slow()
         self.kinds.decide()
-        if jar.algorithms.size > settings.max_definition_bytes:
-            self.definitions.decide()
+        self.definitions.decide()
         if self.state.closing is None:
-            if jar.delayed:
-                self.handback.decide_pauses(now)
+            self.handback.decide_pauses(now)
             if self.reuse is not None:
                 self.reuse.succession.decide(now)
-            if settings.max_failures is not None:
-                self.stop.decide()
-            if self.hosts.ripe or self.hosts.deadline is not None:
-                self.hosts.decide(now)
+            self.stop.decide()
+            self.hosts.decide(now)
             feeds = self.feeding.decide(self.waiting, now)
-            if settings.only_here:
-                self.handback.decide_refused()
-            if jar.blocked.ripe or jar.blocked.bytes:
-                self.handback.decide_blocked()
-            if feeds:
-                self.dispatch.decide(now)
-            else:
-                self.dispatch.look_again = self.dispatch.straggler_at = None
-            if jar.blocked.ripe:  # once more, because tasks that cannot be sent are handed back
-                self.handback.decide_blocked()
+            self.handback.decide_refused()
+            self.handback.decide_blocked()
+            self.dispatch.decide(now, feeds=feeds)
+            self.handback.decide_blocked()  # once more, because tasks that cannot be sent are handed back
             is_served = jar.pending.count and self.state.members.slaves
             awaited = "" if self.reuse is None or is_served else self.reuse.succession.text(now)
             self.silence.decide(self.waiting, awaited, now)
             self.long_tasks.decide(now)
-            if now >= self.totals.state_at:
-                self.totals.decide(now)
+            self.totals.decide(now)
             self.inquiries.decide(now)
         self.shares.decide()
         self.interim.decide()
@@ -438,15 +401,10 @@ class MasterCore:
         """When `decide` should be called even if nothing happens; None if there is no need."""
         if self.state.closing is not None:
             return None
-        looks = self.fitting.look_at, self.dispatch.look_again, self.dispatch.straggler_at
-        watches = self.hosts.deadline, self.long_tasks.deadline
-        paused_until = self.handback.deadline if self.state.jar.delayed else None
-        others = self.losses.deadline, self.silence.watch.deadline, self.feeding.deadline, self.inquiries.deadline
         awaited_until = None if self.reuse is None else self.reuse.succession.deadline
-        return min(known((*looks, *watches, *others, paused_until, awaited_until)), default=None)
+        return min(known((awaited_until, *(part.deadline for part in self._timed))), default=None)
 
     def check(self) -> None:
         """Recompute every derived figure; tests call it after every event."""
         self.state.check()
-        self.definitions.check()
         self.dispatch.check()

@@ -15,7 +15,7 @@ from attrs import Factory, define
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mwpy._core.holding import count_of
+from mwpy._core.holding import count_of, known
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.fitting import Fitting, Why, first_turn, given_to, has_to_spare, why_not
@@ -136,21 +136,19 @@ def room(members: Members, slave: ConnectedSlave, algorithm: int, fixed: int | N
     return max(1 if held < 2 else 0, min(int((AHEAD_S - work) / pace), max(MAX_GROUP_TASKS, portion)))
 
 
-def most_bytes(slave: ConnectedSlave) -> int:
-    """The largest size of the payloads in the next message to a slave."""
-    return AHEAD_GROUP_BYTES if slave.held.spans else MAX_GROUP_BYTES
-
-
 def most_in_time(slave: ConnectedSlave, span: Span, now: float) -> int:
     """How many tasks of a span can finish on a slave, behind those that it holds, before the time of its agent is over.
 
-    Tasks of unknown duration count as zero.
+    Tasks of unknown duration count as zero, and so do those that are addressed to the slave, unless their policy says
+    how long they take. Behind the span, tasks of another duration may be addressed to it.
     """
-    left_s, needed_s = slave.agent.ends_in_s(now), span.needed_s
+    left_s, is_addressed = slave.agent.ends_in_s(now), span.policy.sid is not None
+    needed_s = span.policy.seconds_expected if is_addressed else span.needed_s
+    most = span.count if is_addressed and left_s < inf else MAX_GROUP_TASKS
     if left_s == inf or not needed_s:
-        return MAX_GROUP_TASKS
+        return most
     left_s -= sum(held.count * (held.needed_s or 0.0) for held in slave.held.spans)
-    return max(0, min(int(left_s / needed_s), MAX_GROUP_TASKS))
+    return max(0, min(int(left_s / needed_s), most))
 
 
 def is_full(members: Members, slave: ConnectedSlave, fixed: int | None) -> bool:
@@ -227,10 +225,9 @@ def fullest(members: Members, now: float) -> tuple[ConnectedSlave | None, float 
 
 # Defines task algorithms, sends their definitions to agents, and decides what is forgotten.
 #
-# An agent gets the definition of an algorithm before the first task of it, and passes it on to all its slaves. The
-# master knows which definitions each agent has, and so it decides what an agent forgets, by the same rule as for
-# itself: what was used least recently goes first, and nothing goes that a slave needs for a task that it holds. A
-# definition that was forgotten is sent again when it is needed again.
+# An agent gets the definition of an algorithm before the first task of it, and passes it on to all its slaves. What the
+# master forgets, agents forget, too, when they get the next definitions. A definition that was forgotten is sent again
+# when it is needed again.
 
 
 @define(eq=False, repr=False)
@@ -250,30 +247,14 @@ class Definitions:
 
     def send(self, agent: ConnectedAgent, unknown: dict[int, Defined]) -> None:
         """Send an agent definitions that it does not have. The tasks that need them must be allocated already."""
-        for number, defined in unknown.items():
-            agent.known[number] = defined.size
-            agent.bytes_by_value += defined.size
+        agent.known |= dict.fromkeys(unknown)
+        forgotten, agent.forgotten = agent.forgotten, []
         defined_here = [each.record for each in unknown.values()]
         self.state.send(
             agent,
-            messages.Algorithms([each.definition for each in defined_here], self._forget_there(agent)),
+            messages.Algorithms([each.definition for each in defined_here], forgotten),
             [each.packed for each in defined_here if not each.definition.reference],
         )
-
-    def _forget_there(self, agent: ConnectedAgent) -> list[int]:
-        """The numbers of the algorithms that an agent must forget."""
-        excess = agent.bytes_by_value - self.state.settings.max_definition_bytes
-        needed = {number for slave in agent.slaves.values() for number in slave.needed} if excess > 0 else ()
-        forgotten: list[int] = []
-        for number, size in agent.known.items() if excess > 0 else ():
-            if excess <= 0:
-                break
-            if size and number not in needed:
-                excess -= size
-                forgotten.append(number)
-        for number in forgotten:
-            agent.bytes_by_value -= agent.known.pop(number)
-        return forgotten
 
     def decide(self) -> None:
         """Forget algorithms by value that have no tasks, because all of them together are too large."""
@@ -287,11 +268,6 @@ class Definitions:
             forgotten.append(number)
         if forgotten:
             self.state.record(records.AlgorithmsForgotten(forgotten))
-
-    def check(self) -> None:
-        """Recompute the sizes of the definitions at agents."""
-        for agent in self.state.members.agents.values():
-            assert agent.bytes_by_value == sum(agent.known.values()), f"the sizes at {agent.name} were miscounted"
 
 
 # Shared objects in the master: which ones tasks need, and the parts that agents ask for.
@@ -417,6 +393,14 @@ LEAST_LATE_S = 1.0
 """No task is a straggler before it has run for this many seconds. The manual names this number."""
 
 
+_NEVER = {
+    Why.CANNOT_RUN: "cannot run it: {0}",
+    Why.LACKS: "offers too little: {0}",
+    Why.NO_TIME: "has {1:.0f} s left, and it takes {2:g} s",
+}
+"""Why a task that is addressed to a slave never runs there, as the end of a sentence."""
+
+
 def _with_expected(limits: Limits, span: Span) -> Limits:
     """The limits of tasks, with how much memory they may use when memory is short, after they were killed for that."""
     expected = max((death.more_memory for death in span.deaths), default=0)
@@ -434,14 +418,20 @@ class Dispatch:
     fitting: Fitting
     reserved: list[ConnectedAgent] = Factory(list)
     """The agents that are reserved: one suspect runs on each of them, and at most one waits until it is idle."""
-    look_again: float | None = None
-    """When to look again for a slave that can give tasks back; None if there is no need."""
-    straggler_at: float | None = None
-    """When the next task becomes a straggler, on the core's clock; None if it would stay at its slave."""
+    deadline: float | None = None
+    """When to look again for a slave that can give tasks back, or for a task that has become a straggler, on the core's
+    clock; None if there is no need."""
 
-    def decide(self, now: float) -> None:
+    def decide(self, now: float, *, feeds: bool = True) -> None:
         """Send tasks to slaves that have room, suspects and addressed tasks first. If no task is pending then, take
-        tasks back for idle slaves, and give stragglers to them."""
+        tasks back for idle slaves, and give stragglers to them.
+
+        Args:
+            feeds: whether tasks are sent at all.
+        """
+        self.deadline = None
+        if not feeds:
+            return
         pending = self.state.jar.pending
         if pending.special or self.reserved:
             self._send_suspects(now)
@@ -452,11 +442,27 @@ class Dispatch:
             self._send_unaddressed(now)
         if pending.prioritised and pending.count:
             self._make_way()
-        self.look_again = self.straggler_at = None
         if self.state.jar.runnable > 1 and not pending.queues and self.state.settings.task_group is None:
             self._take_back(now)
         if self.state.jar.speculates:
             self._give_stragglers_away(now)
+
+    def _send(self, slave: ConnectedSlave, queue: Sequence[Span], now: float, share: int = MAX_OUTSTANDING) -> int:
+        """Send a slave tasks at the head of a queue: as many as it has room for, at most its share. Return how many.
+
+        If the share is not worth a message, it is larger. A portion is not divided to be shared.
+        """
+        members, fixed, first = self.state.members, self.state.settings.task_group, queue[0]
+        number, portion = first.algorithm.number, portion_of(first)
+        count = min(room(members, slave, number, fixed, portion), most_in_time(slave, first, now))
+        if not fixed:
+            count = min(count, max(share, portion, least(members, slave, number)))
+        if count:
+            most_bytes = AHEAD_GROUP_BYTES if slave.held.spans else MAX_GROUP_BYTES
+            chosen = self.state.jar.pending.heads(queue, count, most_bytes, slave.refused)
+            count = sum(map(count_of, chosen))
+            self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
+        return count
 
     def _send_suspects(self, now: float) -> None:
         """Send suspects first, because nothing else may be sent to the agents that are reserved for them."""
@@ -467,33 +473,22 @@ class Dispatch:
                 self.feed(slave, records.TasksAllocated(slave.sid, pending.heads(queue, 1, MAX_GROUP_BYTES)), now)
 
     def _send_addressed(self, now: float) -> None:
-        pending, fixed = self.state.jar.pending, self.state.settings.task_group
+        """Send slaves the tasks that are addressed to them. Those that can never run there are released."""
+        pending = self.state.jar.pending
         for sid in [needs.sid for needs in pending.special if needs.sid is not None]:
             slave = self.state.members.slaves[sid]
             while queue := pending.special.get(Needs(sid=sid)):
-                first, expected_s = queue[0], queue[0].policy.seconds_expected
-                reason, never = why_not(self.state.members, slave, first, now), ""
-                if reason is not None and reason.why is Why.CANNOT_RUN:
-                    never = f"cannot run it: {reason.text}"
-                elif reason is not None and reason.why is Why.LACKS:
-                    never = f"offers too little: {reason.text}"
-                elif reason is not None and reason.why is Why.NO_TIME:
-                    never = f"has {reason.number:.0f} s left, and it takes {expected_s:g} s"
-                if never:
-                    self.handback.release(sid, first, f"{sid}, to which it was addressed, {never}")
+                first = queue[0]
+                reason = why_not(self.state.members, slave, first, now)
+                if reason is not None and reason.why in _NEVER:
+                    text, needed_s = reason.text, first.policy.seconds_expected
+                    self.handback.release(sid, [first], _NEVER[reason.why].format(text, reason.number, needed_s))
                     continue
-                count = room(self.state.members, slave, first.algorithm.number, fixed)
-                if slave.agent.ends_at is not None:  # the next span may take longer
-                    most = first.count if expected_s is None else most_in_time(slave, first, now)
-                    count = min(count, first.count, most)
                 if reason is not None and reason.why is Why.ASKED and first.policy.requires is not None:
                     self.fitting.may_serve(slave.agent, first.policy.requires)
-                if reason is not None or slave.freed or not count:
+                # one that was asked back may give this task back, and would then run the next one before it
+                if reason is not None or slave.freed or slave.asked_back or not self._send(slave, queue, now):
                     break
-                if slave.asked_back:  # it may give back this task, and would then run the next one before it
-                    break
-                chosen = pending.heads(queue, count, MAX_GROUP_BYTES, slave.refused)
-                self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
 
     def _send_fitted(self, now: float) -> None:
         """Send tasks with requirements, and others, in the order of their priorities."""
@@ -512,19 +507,11 @@ class Dispatch:
 
     def _send_fitting(self, needs: Needs, now: float) -> None:
         """Send the tasks of a queue to slaves at which their requirements fit."""
-        members, pending, fixed = self.state.members, self.state.jar.pending, self.state.settings.task_group
-        queue, takers = pending.fitted[needs], max(1, len(members.idle))
-        number, share = queue[0].algorithm.number, -(-sum(map(count_of, queue)) // takers)
+        pending, takers = self.state.jar.pending, max(1, len(self.state.members.idle))
+        queue = pending.fitted[needs]
+        share = -(-sum(map(count_of, queue)) // takers)
         for slave in self.fitting.places(needs, queue, now):
-            portion = portion_of(queue[0])
-            count = room(members, slave, number, fixed, portion)
-            if slave.agent.ends_at is not None:
-                count = min(count, most_in_time(slave, queue[0], now))
-            if not fixed:
-                count = min(count, max(share, portion, least(members, slave, number)))
-            if count:
-                chosen = pending.heads(queue, count, most_bytes(slave))
-                self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
+            self._send(slave, queue, now, share)
             if needs not in pending.fitted:
                 return
         self.fitting.keep(needs, queue[0], now)
@@ -543,20 +530,17 @@ class Dispatch:
         Args:
             priority: only those of this priority, which is the highest of all; None for all priorities.
 
-        All these slaves share the tasks. But short tasks are not spread so thinly that a message costs more than its
-        tasks: if they are few, they go to the idle slaves only, or to the busy ones whose turn it is.
+        All these slaves share the tasks.
         """
         members, pending = self.state.members, self.state.jar.pending
         idle = [slave for slave in members.idle.values() if slave.has_room]
         hungry = [slave for slave in members.hungry.values() if slave.has_room]
-        plain = pending.num_unaddressed - pending.num_fitted
-        if plain < len(idle):
+        if pending.num_plain < len(idle):
             idle = self._fastest_first(idle)
-        self._share_out(idle, len(idle) + len(hungry), -(-plain // max(1, len(idle))), priority, now)
+        self._share_out(idle, len(idle) + len(hungry), priority, now)
         if pending.queues:
             hungry = [slave for slave in members.hungry.values() if slave.has_room]
-            plain = pending.num_unaddressed - pending.num_fitted
-            self._share_out(hungry, len(hungry), plain, priority, now)
+            self._share_out(hungry, len(hungry), priority, now)
 
     def _fastest_first(self, slaves: Sequence[ConnectedSlave]) -> list[ConnectedSlave]:
         """Order slaves by how long the tasks of the first queue take there. Those that are not known are average."""
@@ -565,50 +549,35 @@ class Dispatch:
         mean = self.state.members.pace.get(number, 0.0)
         return sorted(slaves, key=lambda slave: slave.pace.get(number, mean))
 
-    def _share_out(
-        self, slaves: Sequence[ConnectedSlave], takers: int, largest: int, priority: int | None, now: float
-    ) -> None:
-        """Send each slave its share of the pending tasks. `takers` slaves share these tasks. If a share is not worth a
-        message, it is larger, at most `largest`."""
+    def _share_out(self, slaves: Sequence[ConnectedSlave], takers: int, priority: int | None, now: float) -> None:
+        """Send each slave its share of the pending tasks, which `takers` slaves have in common."""
         pending = self.state.jar.pending
         for slave in slaves:
-            share = -(-(pending.num_unaddressed - pending.num_fitted) // takers)
-            self._fill(slave, share, largest, priority, now)
+            self._fill(slave, -(-pending.num_plain // takers), priority, now)
             if not pending.queues:
                 return
 
-    def _fill(self, slave: ConnectedSlave, share: int, largest: int, priority: int | None, now: float) -> None:
+    def _fill(self, slave: ConnectedSlave, share: int, priority: int | None, now: float) -> None:
         """Send a slave as many tasks as it has room for, at most its share. A full slave is no longer hungry.
-
-        If the share is not worth a message, the slave may get more, at most `largest`.
 
         It is the turn of one algorithm. While the slave has no room for this algorithm, it gets no task of another one.
         Otherwise the first algorithm would wait forever. An algorithm for which the time of the agent is too short has
         no turn.
         """
-        members, pending, fixed = self.state.members, self.state.jar.pending, self.state.settings.task_group
+        members, pending = self.state.members, self.state.jar.pending
         for _ in range(len(pending.queues)):
             needs = first_turn(members, pending, slave, now)
             if needs is None or (priority is not None and needs.priority < priority):
                 break
-            queue = pending.queues[needs]
-            portion = portion_of(queue[0])
-            count = room(members, slave, queue[0].algorithm.number, fixed, portion)
-            if slave.agent.ends_at is not None:
-                count = min(count, most_in_time(slave, queue[0], now))
+            count = self._send(slave, pending.queues[needs], now, share)
             if not count:
                 break
-            if not fixed:  # a portion is not divided to be shared
-                worthwhile = min(largest, least(members, slave, queue[0].algorithm.number))
-                count = min(count, max(share, portion, worthwhile))
-            chosen = pending.heads(queue, count, most_bytes(slave))
-            self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
             if needs in pending.queues:
                 pending.end_turn(needs)
-            share -= sum(map(count_of, chosen))
+            share -= count
             if share <= 0:
                 return
-        if is_full(members, slave, fixed):
+        if is_full(members, slave, self.state.settings.task_group):
             members.hungry.pop(slave.sid, None)
 
     def feed(self, slave: ConnectedSlave, record: records.TasksAllocated, now: float) -> None:
@@ -646,8 +615,6 @@ class Dispatch:
             limits.append(most if most is None or most.memory is None else _with_expected(most, span))
             if number not in agent.known:
                 unknown[number] = span.algorithm
-            elif span.algorithm.size:
-                agent.known.move_to_end(number)
             if span.buffers or span.algorithm.shares:
                 shares |= self.shares.needed_by(span, agent)
             calls, own = span.payloads, span.buffers
@@ -684,7 +651,7 @@ class Dispatch:
         state = self.state
         idle = [slave for slave in state.members.idle.values() if slave.has_room and not slave.refused]
         while idle:
-            slave, self.look_again = fullest(state.members, now)
+            slave, self.deadline = fullest(state.members, now)
             if slave is None:
                 return
             last = slave.held.spans[-1]
@@ -755,7 +722,7 @@ class Dispatch:
     def _give_stragglers_away(self, now: float) -> None:
         """Give the stragglers at the time `now` to idle slaves, the longest running first."""
         idle = self.state.members.idle.values()
-        if self.state.jar.pending.num_unaddressed or not any(slave.has_room for slave in idle):
+        if any(self.state.jar.pending.unaddressed()) or not any(slave.has_room for slave in idle):
             return
         for slave in sorted(self._with_stragglers(now), key=lambda slave: slave.last_heard):
             span = slave.held.spans[0]
@@ -782,7 +749,7 @@ class Dispatch:
             if now >= due:
                 found.append(slave)
             else:
-                self.straggler_at = due if self.straggler_at is None else min(due, self.straggler_at)
+                self.deadline = min(known((due, self.deadline)))
         return found
 
     def _place(self, span: Span, besides: ConnectedAgent, now: float) -> ConnectedSlave | None:

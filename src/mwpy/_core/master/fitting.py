@@ -232,7 +232,7 @@ class Fitting:
     state: MasterState
     handback: HandBack
     admission: Admission
-    look_at: float | None = None
+    deadline: float | None = None
     """When to look again, on the core's clock; None if nothing waits."""
     _tried: set[Needs] = Factory(set)
     """The queues for which each agent was tried. Only agents that have changed since then are tried again."""
@@ -353,10 +353,10 @@ class Fitting:
         for needs in [each for each in self._since if each is not None and each not in fitted]:
             del self._since[needs]
         if not fitted:
-            self.look_at = None
-        elif self.look_at is None or now >= self.look_at:
+            self.deadline = None
+        elif self.deadline is None or now >= self.deadline:
             self._look(now)
-            self.look_at = now + LOOK_S
+            self.deadline = now + LOOK_S
 
     def _is_kept(self, needs: Needs) -> bool:
         return needs.requires in self._keepers[needs].pool.kept
@@ -395,8 +395,7 @@ class Fitting:
         if only_here or (requires.wait_s is not None and waited_s >= requires.wait_s):
             limit = "only slaves on this machine can join" if only_here else f"wait_max is {requires.wait_s:g} s"
             reason = f"it requires {requires}, which no agent offers ({self._nearest(requires)}), and {limit}"
-            for span in [*queue]:
-                self.handback.give_up(NO_SLAVE, [span.whole], reason, held=False)
+            self.handback.give_up(NO_SLAVE, [span.whole for span in queue], reason, held=False)
         elif members.agents and waited_s >= LOOK_S:
             self.state.notice(
                 f"task {first.first} ({first.algorithm.name}) and all that require the same wait: no agent offers "

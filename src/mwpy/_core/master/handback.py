@@ -8,7 +8,7 @@ from itertools import repeat
 
 from attrs import Factory, define
 
-from mwpy._core.holding import TaskIds, divided
+from mwpy._core.holding import TaskIds
 from mwpy._core.master.members import SERVING, ConnectedAgent
 from mwpy._core.master.spans import Span, named, numbers_in, portion_of, size_of
 from mwpy._core.master.state import (
@@ -168,18 +168,15 @@ class HandBack:
 
     def without_cancelled(self, sid: SlaveId, held: Sequence[Span], when: str) -> list[Span]:
         """Cancel those of the tasks that a slave no longer holds which must not be sent again. Return the others."""
-        cancelled = [span for span in held if span.state is TaskState.CANCELLING]
         others = [span for span in held if span.state is not TaskState.CANCELLING]
-        finish = self.state.let_givers_finish(TaskIds((span.first, span.count) for span in cancelled), sid)
-        if ended := [span.whole for span, may_finish in divided(cancelled, finish) if not may_finish]:
+        if ended := [span.whole for span in held if span.state is TaskState.CANCELLING]:
             self.cancel(sid, ended, when)
         return others
 
     def release_addressed(self, sid: SlaveId, why: str) -> None:
         """Decide about all pending tasks that are addressed to a slave, because the slave will not run them. Those that
         are delayed stay so until their pauses are over."""
-        while queue := self.state.jar.pending.special.get(Needs(sid=sid)):
-            self.release(sid, queue[0], f"{sid}, to which it was addressed, {why}")
+        self.release(sid, [*self.state.jar.pending.special.get(Needs(sid=sid), ())], why)
 
     def release_orphans(self, spans: Iterable[Span], why: str) -> None:
         """Decide about tasks that have become pending, and that are addressed to slaves that are not there."""
@@ -187,12 +184,12 @@ class HandBack:
             if sid is not None and sid not in self.state.members.slaves:
                 self.release_addressed(sid, why)
 
-    def release(self, sid: SlaveId, first: Span, reason: str) -> None:
-        """Decide about the first tasks that are addressed to a slave, by their policy: the slave will not run them."""
-        if first.policy.do_it_anyway:
-            self.state.record(records.TasksUnaddressed(sid, [first.whole]))
-        else:
-            self.give_up(sid, [first.whole], reason, held=False)
+    def release(self, sid: SlaveId, spans: Sequence[Span], why: str) -> None:
+        """Decide about pending tasks that are addressed to a slave, by their policy: the slave will not run them."""
+        if anyway := [span.whole for span in spans if span.policy.do_it_anyway]:
+            self.state.record(records.TasksUnaddressed(sid, anyway))
+        if others := [span.whole for span in spans if not span.policy.do_it_anyway]:
+            self.give_up(sid, others, f"{sid}, to which it was addressed, {why}", held=False)
 
     # ---- tasks that pause before their next attempt -------------------------------------------------------------
     #
@@ -255,14 +252,13 @@ class HandBack:
     def decide_refused(self) -> None:
         """Hand back the pending tasks of all algorithms that every slave refuses, if no other slave can join."""
         pending, members = self.state.jar.pending, self.state.members
-        if members.away or not (members.some_refused and pending.num_unaddressed):
+        if members.away or not (members.some_refused and self.state.settings.only_here):
             return
         tables = [*_refused(members.agents.values())]
         for number, queue in [*pending.unaddressed()] if tables else []:
             if all(number in table for table in tables):
                 why = f"no slave can run it, and only slaves on this machine can join: {tables[0][number]}"
-                for span in [*queue]:
-                    self.give_up(NO_SLAVE, [span.whole], why, held=False)
+                self.give_up(NO_SLAVE, [span.whole for span in queue], why, held=False)
 
     # ---- tasks that are cancelled, wherever they are ------------------------------------------------------------
     #
@@ -282,8 +278,6 @@ class HandBack:
     def cancel_all(self, ids: TaskIds, running: Running) -> list[TaskRange]:
         """Cancel those tasks with these ids that have not ended, and return them."""
         discard, finish = running is Running.DISCARD, running is Running.FINISH
-        if finish:
-            self.state.let_givers_finish(ids, None)
         jar, found = self.state.jar, list[TaskRange]()
         for spans, when in (
             (jar.pending.spans(), "before it was sent to a slave"),
@@ -302,7 +296,6 @@ class HandBack:
                 found += held
                 cancelled += held
                 if finish:
-                    cancelled += named(slave.given_back, ids)
                     allocated = (span for span in slave.held.spans if span.state is TaskState.ALLOCATED)
                     if not_again := named(allocated, ids):
                         self.state.record(records.TasksCancelling(slave.sid, not_again))

@@ -306,7 +306,7 @@ class Losses:
         for slave in agent.slaves.values():
             if slave.state is SlaveState.AWAY:
                 slave.last_heard = now
-                self.state.reclaim(slave, [*slave.given_back], only_from=None)
+                self.state.reclaim(slave, [*slave.given_back], only_pending=True)
         self.state.notice(
             f"{agent.place} is back after {duration(round(now - agent.away_since))}", key=f"back {agent.name}"
         )

@@ -7,7 +7,7 @@ tasks (`ConnectedSlave.next_state`). What ended is removed at once. Its id is ne
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
@@ -111,8 +111,6 @@ class ConnectedAgent:
     """The amounts that it offers, and what its slaves have taken."""
     former: list[Given] = Factory(list)
     """What slaves of it have that still run tasks of a former generation."""
-    num_given: int = 0
-    """How many slaves of it were given something."""
     asked: set[str] = Factory(set)
     """The names about which it was asked and has not answered."""
     unfit_since: float | None = None
@@ -123,11 +121,10 @@ class ConnectedAgent:
     """The name of its connection."""
     slaves: dict[int, ConnectedSlave] = Factory(dict)
     """Its slaves, by the numbers that the agent gave them."""
-    known: OrderedDict[int, int] = Factory(OrderedDict)
-    """The algorithms that this agent has from the master, and their sizes in bytes, by number; 0 for one that travels
-    by name. Of those by value, the first one was used least recently."""
-    bytes_by_value: int = 0
-    """The sum of these sizes."""
+    known: dict[int, None] = Factory(dict)
+    """The numbers of the algorithms that this agent has from the master."""
+    forgotten: list[int] = Factory(list)
+    """Those that it still has and must forget when it gets the next definitions."""
     refused: dict[int, str] = Factory(dict)
     """The numbers of the algorithms that its slaves cannot run, each with the reason."""
     leaving: str = ""
@@ -167,7 +164,8 @@ class ConnectedAgent:
     @property
     def counts(self) -> bool:
         """Whether it counts amounts: a slave of it was given some, or they are kept for a task."""
-        return bool(self.num_given or self.pool.kept or self.former)
+        is_given = any(slave.given is not None for slave in self.slaves.values())
+        return bool(is_given or self.pool.kept or self.former)
 
     def change(self, event: AgentEvent) -> None:
         """Move it along its lifecycle.
@@ -282,11 +280,6 @@ class ConnectedSlave(Struct, eq=False):
         return bool(self.held.spans or self.given_back)
 
     @property
-    def needed(self) -> set[int]:
-        """The numbers of the algorithms of which it may run tasks."""
-        return {*self.held.load, *(span.algorithm.number for span in self.given_back)}
-
-    @property
     def kind_to_be(self) -> SlaveKind:
         """Its kind; if it was freed, the kind that it will get when it has finished its tasks."""
         return _UNORDERED if self.freed else self.kind
@@ -337,8 +330,6 @@ class Members:
         """Busy slaves that may have room for more tasks; the dispatch removes those that have none."""
         self.given_back: dict[SlaveId, ConnectedSlave] = {}
         """Slaves that may run tasks which were given to other slaves."""
-        self.special: dict[SlaveId, ConnectedSlave] = {}
-        """Slaves whose kind is not UNORDERED."""
         self.pool = Pool({})
         """The amounts that the whole run has."""
         self.stirred: dict[str, ConnectedAgent] = {}
@@ -394,12 +385,7 @@ class Members:
 
     def _slave_changed(self, record: records.SlaveChanged) -> None:
         slave, state = self.slaves[record.sid], record.state
-        if record.kind is not slave.kind:
-            slave.kind = record.kind
-            self.special.pop(slave.sid, None)
-            if slave.kind is not _UNORDERED:
-                self.special[slave.sid] = slave
-        slave.state = state
+        slave.kind, slave.state = record.kind, state
         if state is _IDLE:
             self.idle[slave.sid] = slave
         else:
@@ -412,15 +398,12 @@ class Members:
         sid, agent = record.sid, self.agents[record.agent]
         slave = ConnectedSlave(sid, agent, record.number, record.kind, self.held[sid], refused=dict(agent.refused))
         self.slaves[sid] = agent.slaves[record.number] = slave
-        if slave.kind is not _UNORDERED:
-            self.special[sid] = slave
 
     def _slave_ended(self, record: records.SlaveEnded) -> None:
         slave = self.slaves.pop(record.sid, None)
         if slave is not None:  # else it ended before it was ready for tasks
             self.idle.pop(slave.sid, None)
             self.hungry.pop(slave.sid, None)
-            self.special.pop(slave.sid, None)
             self.given_back.pop(slave.sid, None)
             self.take_from(slave)
             self.stirred[slave.agent.name] = slave.agent
@@ -429,7 +412,6 @@ class Members:
     def give(self, slave: ConnectedSlave, requires: Requires, given: Given) -> None:
         """Give a slave what the tasks require that it holds."""
         slave.required, slave.given = requires, given
-        slave.agent.num_given += 1
         slave.gpus = given.gpus or slave.gpus
         for pool in (slave.agent.pool, self.pool):
             pool.take(given.amounts)
@@ -449,7 +431,6 @@ class Members:
             for pool in (slave.agent.pool, self.pool):
                 pool.take(slave.given.amounts, -1)
             slave.required = slave.given = None
-            slave.agent.num_given -= 1
 
     def _agent_connected(self, record: records.AgentConnected) -> None:
         self.agents_seen += 1
@@ -508,6 +489,11 @@ class Members:
         for number in record.numbers:
             for table in tables:
                 table.pop(number, None)
+        for agent in self.agents.values():
+            gone = [number for number in record.numbers if number in agent.known]
+            agent.forgotten += gone
+            for number in gone:
+                del agent.known[number]
 
     def _host_excluded(self, record: records.HostExcluded) -> None:
         self.excluded[record.host] = record.reason
@@ -542,7 +528,6 @@ class Members:
             assert state is slave.next_state, f"{slave.sid} is {state.value}"
             assert (state is _IDLE) == (slave.sid in self.idle), f"{slave.sid} is {state.value}"
             assert slave.sid not in self.hungry or state is _BUSY, f"{slave.sid} is hungry"
-            assert (slave.kind is not _UNORDERED) == (slave.sid in self.special), f"{slave.sid} is {slave.kind.value}"
             assert self.agents[slave.agent.name].slaves[slave.number] is slave, f"{slave.sid} is not at its agent"
             assert bool(slave.given_back) == (slave.sid in self.given_back), f"{slave.sid} gave tasks back"
             assert self.held[slave.sid] is slave.held, f"{slave.sid} has other tasks than the taskjar says"
@@ -562,8 +547,6 @@ class Members:
                 holds = slave.is_busy or slave.state is SlaveState.SHUTTING_DOWN
                 assert slave.given is None or holds, f"{slave.sid} was given something for nothing"
                 assert self.slaves[slave.sid] is slave, f"{agent.name} has {slave.sid}, which is gone"
-            num_given = sum(slave.given is not None for slave in agent.slaves.values())
-            assert agent.num_given == num_given, f"the slaves of {agent.name} that were given something were miscounted"
             pool = agent.pool
             names = pool.total.keys() - self.pool.total.keys()
             assert all(pool.total[name] >= taken[name] for name in names), f"{agent.name} gives too much"

@@ -44,7 +44,6 @@ from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.results import check_failures
 from mwpy._core.master.spans import Span, named
 from mwpy._core.master.state import MasterState
-from mwpy._core.pauses import Pause, between_messages
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import Buffer, SlaveId, TaskId
 from mwpy._values.earlier import (
@@ -170,9 +169,6 @@ def _find(bucket: bytearray, key: bytes) -> int:
 # code still counts for what the own code lacks.
 
 
-CHANGES_SHOWN = 5
-"""A notice says at most this many changes of the code."""
-
 CODE_CHANGED = (
     "{name} has answers in the run database from other code: {changes}. They are not used, so its tasks run again. "
     "--mw-reuse-changed-code uses them"
@@ -283,13 +279,18 @@ class KnownCodes:
             return exact
         if not self.any_code:
             if exact is None:
-                changes = _shown(self.changes(others[-1].parts, record.parts)) or "it is unknown what changed"
+                changes = self.changes(others[-1].parts, record.parts) or ["it is unknown what changed"]
+                changes = first_of(changes, len(changes))
                 self.state.notice(CODE_CHANGED.format(name=name, changes=changes), key=f"code {name} {code}")
             return exact
         other = self._only(others, record.parts)
         if other is None:
             captured = [self.captured(known.parts, record.parts) for known in others]
-            reason = OTHER_VALUES.format(changes=_shown(captured[-1])) if all(captured) else SEVERAL_CODES
+            reason = (
+                OTHER_VALUES.format(changes=first_of(captured[-1], len(captured[-1])))
+                if all(captured)
+                else SEVERAL_CODES
+            )
             self.state.notice(NOT_USED.format(name=name, reason=reason), key=f"code {name}")
             return exact
         if not code:
@@ -307,12 +308,6 @@ class KnownCodes:
         """The code that has captured the same values, if there is exactly one."""
         same = [known for known in others if not self.captured(known.parts, parts)]
         return same[0] if len(same) == 1 else None
-
-
-def _shown(found: Sequence[str]) -> str:
-    """Return the first changes in one text; empty if there are none."""
-    more = [f"and {len(found) - CHANGES_SHOWN} more"] if len(found) > CHANGES_SHOWN else []
-    return "; ".join([*found[:CHANGES_SHOWN], *more])
 
 
 MOST_ATTEMPTS = 0x3FFF
@@ -687,8 +682,7 @@ LOST = (
 )
 
 SAY_S = 1.0
-"""Seconds from the first task that waits until the master says so. Tasks that come until then are named, too. For later
-messages about further tasks it takes longer."""
+"""Seconds from the first task that waits until the master says so. Tasks that come until then are named, too."""
 
 
 @define(eq=False, repr=False)
@@ -725,8 +719,6 @@ class Succession:
     """The task of each occurrence that waits. Some of them have ended."""
     _say_at: float | None = None
     """When to say that tasks wait, on the core's clock; None if it was said of all of them."""
-    _quiet: Pause = Factory(lambda: between_messages(SAY_S))
-    """How long after a task that waits this is."""
 
     def know(self, agents: Sequence[FormerAgent]) -> None:
         """These are all agents of the last generations, in their order."""
@@ -860,8 +852,7 @@ class Succession:
             for each in tasks:
                 self._held.update((numbers[task], task) for task in range(each.first, each.first + each.count))
             if self._say_at is None and not all(map(self.comes, self._held)):
-                self._quiet.begin(self.state.now)
-                self._say_at = self._quiet.until
+                self._say_at = self.state.now + SAY_S
 
     def _end(self, numbers: Iterable[int], reason: str | None) -> None:
         """Nobody will bring results of occurrences: their tasks are pending again, or unrunnable.
@@ -890,27 +881,25 @@ class Succession:
             self._end([number for number in self._held if not self.comes(number)], FORBIDDEN)
         if self._say_at is not None and now >= self._say_at:
             self._say_at = None
-            self._say(now)
+            if text := self._doubts(now):
+                self.state.notice(text, key="tasks that may have run", lasts=True)
 
-    def _say(self, now: float) -> None:
-        """Say which tasks may have run, and what the user can do."""
-        if not (tasks := self._doubtful()):
-            return
+    def _doubts(self, now: float) -> str:
+        """Which tasks wait of which no agent has said that it has them, and what the user can do; empty if none do."""
+        delayed = self.state.jar.delayed
+        tasks = [task for number, task in self._held.items() if task in delayed and not self.comes(number)]
+        if not tasks:
+            return ""
         spans = (self.state.jar.delayed[task] for task in tasks)
         names = first_of((f"task {span.first} ({span.algorithm.name})" for span in spans), len(tasks))
         processes = [f"process {pid} on {host}" for host, pid in self._missing]
-        self.state.notice(
+        return (
             f"{counted(len(tasks), 'task')} with retry=False may have run before the master was started again, and the "
             f"run database has no results of them: {names}. They wait up to {duration(round(self._until - now))} for "
             f"{counted(len(processes), 'agent')} ({first_of(processes, len(processes))}) of the former master, which "
             f"may bring results. After that, those without a result are unrunnable. If they may run again, stop this "
             f"master, and start it with --mw-rerun failed: then they run at once"
         )
-
-    def _doubtful(self) -> list[int]:
-        """The tasks that wait, and of which no agent has said that it has them."""
-        delayed = self.state.jar.delayed
-        return [task for number, task in self._held.items() if task in delayed and not self.comes(number)]
 
     @property
     def deadline(self) -> float | None:
@@ -920,18 +909,13 @@ class Succession:
 
     def text(self, now: float) -> str:
         """What is waited for; empty if nothing is."""
-        others = len(self._doubtful())
-        parts: list[str] = []
-        if running := sum(map(bool, self._comes.values())):
-            run = "still runs" if running == 1 else "still run"
-            parts.append(f"{counted(running, 'task')} {run} at slaves that have outlived the former master")
-        if others:
-            left_s = max(0.0, self._until - now)
-            parts.append(
-                f"{counted(others, 'task')} with retry=False wait {duration(round(left_s))} longer for agents that may "
-                f"have run them before the master was started again; with --mw-rerun failed they run at once"
-            )
-        return ", and ".join(parts)
+        doubts = self._doubts(now)
+        running = sum(map(bool, self._comes.values()))
+        if not running:
+            return doubts
+        run = "still runs" if running == 1 else "still run"
+        text = f"{counted(running, 'task')} {run} at slaves that have outlived the former master"
+        return f"{text}. {doubts}" if doubts else text
 
 
 def is_holdable(span: Span) -> bool:

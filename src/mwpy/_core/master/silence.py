@@ -421,7 +421,7 @@ class Answers:
         if kinds.unordered_unasked:
             soon = jar.runnable - len(jar.delayed) - len(jar.blocked.tasks)
             wanted = wanted | {SlaveKind.UNORDERED: soon}
-        waiting = jar.pending.num_unaddressed - jar.pending.num_fitted
+        waiting = jar.pending.num_plain
         useful = min(wanted[SlaveKind.UNORDERED], dispatch.useful(members, waiting, state.settings.task_group))
         special = sum(1 for _ in kinds.vacancies())
         spent = dispatch.spent(members, jar.pending, state.now)

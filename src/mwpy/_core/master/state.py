@@ -15,7 +15,7 @@ from typing import Any
 from attrs import Factory, define, frozen
 from msgspec import Struct, field
 
-from mwpy._core.holding import TaskIds, divided, take_out
+from mwpy._core.holding import TaskIds, take_out
 from mwpy._core.master.algorithms import FailedCall
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, Members, Pool
 from mwpy._core.master.spans import Span, ids_in
@@ -448,8 +448,6 @@ class Actions:
 
 
 _ENDED = TaskState.FINISHED, TaskState.CANCELLED, TaskState.UNRUNNABLE
-ANY = SlaveId("")
-"""Stands for each slave, and for none."""
 Change = Callable[..., list[Span] | None]
 _NO_CHANGES: tuple[Change | None, Change | None] = None, None
 
@@ -539,8 +537,8 @@ class MasterState:
     # A task may be taken from a slave that may run it, and given to another one: once, if its policy allows this. It is
     # pending then, like any other task that came back, and its former slave learns nothing of it. If this slave answers
     # first, with a value, it has the task again. When the task ends elsewhere, its agent kills it. If the task is
-    # cancelled and may finish, it may finish at either slave. This happens to stragglers (`Dispatch`) and to tasks of
-    # agents that are away (`Losses`).
+    # cancelled and may finish, it may finish at the slave that has it now. This happens to stragglers (`Dispatch`) and
+    # to tasks of agents that are away (`Losses`).
 
     def given_away(self) -> TaskIds:
         """The tasks that were taken from slaves which may still run them."""
@@ -566,46 +564,22 @@ class MasterState:
             self.record(records.TasksReturned(slave.sid, [span.whole for span in spans], reason))
             self.settle(slave)
 
-    def reclaim(
-        self, slave: ConnectedSlave, spans: Sequence[Span], *, only_from: SlaveId | None = ANY
-    ) -> list[records.TaskRange]:
+    def reclaim(self, slave: ConnectedSlave, spans: Sequence[Span], *, only_pending: bool = False) -> None:
         """Give a slave tasks again that were taken from it. The slaves that have them now are killed.
 
         Args:
             spans: the tasks, in the attempts in which the slave has them.
-            only_from: leave out those that are not at this slave now; None for those that are at any slave.
-
-        Returns:
-            The tasks that it has again.
+            only_pending: leave out those that other slaves have.
         """
-        again: list[records.TaskRange] = []
         for attempt in dict.fromkeys(span.attempt for span in spans):
             ids = TaskIds((span.first, span.count) for span in spans if span.attempt == attempt)
             for holder, found in [*self.jar.places(ids)]:
-                if only_from in (ANY, holder):
-                    again += found
+                if holder is None or not only_pending:
                     take_out(slave.given_back, ids_in(found))
                     self.record(records.TasksReclaimed(slave.sid, found, attempt, holder))
-                    if (other := self.members.slaves.get(holder or ANY)) is not None:
-                        self.cancel_elsewhere(other, found)
+                    if holder is not None and holder in self.members.slaves:
+                        self.cancel_elsewhere(self.members.slaves[holder], found)
         self.settle(slave)
-        return again
-
-    def let_givers_finish(self, ids: TaskIds, holder: SlaveId | None) -> TaskIds:
-        """Cancelled tasks may finish, but are not sent again: slaves that may still run them have them again.
-
-        Args:
-            holder: the slave that has them now; None if none has.
-
-        Returns:
-            The tasks that such slaves have.
-        """
-        again: list[records.TaskRange] = []
-        for slave in [*self.members.given_back.values()]:
-            again += self.reclaim(
-                slave, [span for span, mine in divided(slave.given_back, ids) if mine], only_from=holder
-            )
-        return ids_in(again)
 
     def _end_elsewhere(self, ids: TaskIds) -> None:
         """Tasks have ended: let the agents kill them at the slaves that had them before."""

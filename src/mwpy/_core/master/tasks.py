@@ -280,69 +280,15 @@ class BlockedTasks:
         assert not kept_for_nobody, f"the results of {kept_for_nobody} are kept for nobody"
 
 
-# The deaths of slaves that tasks are charged with, and a limit on the memory of their last words.
-#
-# Last words can be long, and many tasks can wait with a history of deaths. When all last words together exceed
-# `WORDS_KEPT`, those of the oldest deaths are truncated. This also shortens the last words of unrunnable tasks that the
-# algorithm already has. Records keep the complete last words.
-
-
-WORDS_KEPT = 64 << 20
-"""Characters of last words that the histories of all tasks keep; in memory, up to four times as many bytes."""
-
-DEATH_OVERHEAD = 1000
-"""Characters that are added for each death, so that the number of deaths that are not truncated is limited, too."""
+WHOLE_KEPT = 500
+"""For this many of the latest deaths that tasks are charged with, the last words are kept as a whole. They can be long,
+and many tasks can wait with a history of deaths. This also shortens the last words of unrunnable tasks that the
+algorithm already has. Records keep the complete last words."""
 
 OLD_WORDS_CHARACTERS = 300
-"""Characters of each stream that a truncated death keeps."""
-
+"""Characters of each stream that an older death keeps."""
 
 _NO_END = SlaveEnded(SlaveId(""), Cause.CRASH, "", "", NO_WORDS)
-
-
-@define(eq=False, repr=False)
-class KeptDeaths:
-    """The deaths that tasks are charged with."""
-
-    _whole: deque[Death] = Factory(deque)
-    """The latest deaths; their last words are not truncated."""
-    _size: int = 0
-    """The size of these deaths, in characters."""
-    last_end: SlaveEnded = _NO_END
-    """The most recent end of a slave. A charge immediately follows the end of its slave, so one is enough."""
-
-    def charge(self, spans: Sequence[Span], charges: Sequence[Charge]) -> None:
-        """Add deaths to the history of tasks."""
-        for charge in charges:
-            words = self.last_end.words if charge.sid == self.last_end.sid else NO_WORDS
-            by_attempt: dict[int, Death] = {}
-            for span in spans:
-                death = by_attempt.get(span.attempt)
-                if death is None:
-                    death = Death(charge.sid, span.attempt, charge.cause, charge.reason, words, charge.more_memory)
-                    by_attempt[span.attempt] = death
-                    self._keep(death)
-                span.deaths = _history(span, death)
-
-    def explain(self, record: records.LossesExplained) -> None:
-        """Correct the cause of losses. Nothing was heard from their agent, and the network was blamed for this."""
-        for death in self._whole:
-            if death.cause is Cause.NETWORK and death.sid in record.sids:
-                death.cause, death.reason = record.cause, record.reason
-
-    def _keep(self, death: Death) -> None:
-        """Add a death. When all deaths together exceed the limit, truncate the oldest."""
-        self._whole.append(death)
-        self._size += DEATH_OVERHEAD + death.words.size
-        while self._size > WORDS_KEPT:
-            oldest = self._whole.popleft()
-            self._size -= DEATH_OVERHEAD + oldest.words.size
-            oldest.words = oldest.words.cut(OLD_WORDS_CHARACTERS)
-
-    def check(self) -> None:
-        """Recompute the size."""
-        size = sum(DEATH_OVERHEAD + death.words.size for death in self._whole)
-        assert size == self._size <= WORDS_KEPT, "the last words that are kept were miscounted"
 
 
 def _history(span: Span, death: Death) -> tuple[Death, ...]:
@@ -361,7 +307,7 @@ def _history(span: Span, death: Death) -> tuple[Death, ...]:
 # The lifecycle of a task.
 #
 # The table `TRANSITIONS` says what each event does to a task in each state. A transition that the table does not have
-# is an internal error. Only the taskjar and its parts move tasks.
+# is an internal error. Only the taskjar moves tasks.
 
 
 class TaskEvent(PlainEnum):
@@ -428,20 +374,8 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
 }
 
 
-def move(spans: Sequence[Span], event: TaskEvent) -> None:
-    """Move the tasks of spans along their lifecycle.
-
-    Raises:
-        InternalError: the table has no such transition; the fault of mwpy itself.
-    """
-    transitions = TRANSITIONS[event]
-    for span in spans:
-        state = transitions.get(span.state)
-        if state is None:
-            raise InternalError(
-                f"{span}: {span.state.name} (attempt {span.attempt} on {span.sid}), which cannot {event.value}"
-            )
-        span.state = state
+_WAITING = _NEW, _BLOCKED, _PENDING
+_ENDED = _FINISHED, _UNRUNNABLE, _CANCELLED
 
 
 # Pending tasks, which wait until they are sent to a slave.
@@ -527,10 +461,8 @@ class PendingTasks:
     """Whether a task ever had another priority than 0."""
     count: int = 0
     """How many tasks are pending."""
-    num_unaddressed: int = 0
-    """How many pending tasks are addressed to no slave, also those that must run alone."""
-    num_fitted: int = 0
-    """How many of these are in `fitted`."""
+    num_plain: int = 0
+    """How many of these are addressed to no slave, and have no requirements or must run alone."""
 
     @property
     def counts(self) -> Counter[int]:
@@ -648,14 +580,14 @@ class PendingTasks:
 
     def _count(self, needs: Needs, count: int) -> None:
         self.count += count
-        if needs.sid is None:
-            self.num_unaddressed += count
-            if needs.requires is not None and not needs.alone:
-                self.num_fitted += count
+        if needs.sid is None and (needs.requires is None or needs.alone):
+            self.num_plain += count
 
     def remove(self, tasks: Sequence[TaskRange]) -> list[Span]:
         """Remove tasks from the head of their queue."""
-        home, needs = next(self._headed_by(tasks[0].first), (self.queues, Needs()))
+        everything = ((home, *each) for home in self._homes() for each in home.items())
+        headed = ((home, needs) for home, needs, queue in everything if queue[0].first == tasks[0].first)
+        home, needs = next(headed, (self.queues, Needs()))
         queue = home.get(needs)
         spans: list[Span] = []
         for each in tasks:
@@ -671,13 +603,9 @@ class PendingTasks:
             del home[needs]
         return spans
 
-    def _headed_by(self, first: int) -> Iterator[tuple[dict[Needs, deque[Span]], Needs]]:
-        """The queue in which this task is the first one."""
-        return ((home, needs) for home in self._homes() for needs, queue in home.items() if queue[0].first == first)
-
     def unaddress(self, record: records.TasksUnaddressed) -> list[Span]:
         """Any slave may run tasks that were addressed to one."""
-        spans = self.remove(record.tasks)
+        spans = self.withdraw(record.tasks)
         for span in spans:
             span.policy = replace(span.policy, sid=None)
         self.add(spans)
@@ -698,10 +626,9 @@ class PendingTasks:
 
     def check(self) -> None:
         """Recompute the counts, and compare the queues with the tasks' states."""
-        unaddressed = sum(span.count for _, queue in self.unaddressed() for span in queue)
-        assert self.num_unaddressed == unaddressed, "the tasks that are addressed to no slave were miscounted"
-        fitted = sum(map(count_of, chain.from_iterable(self.fitted.values())))
-        assert self.num_fitted == fitted, "the tasks with requirements were miscounted"
+        alone = [queue for needs, queue in self.special.items() if needs.alone]
+        plain = sum(map(count_of, chain.from_iterable([*self.queues.values(), *alone])))
+        assert self.num_plain == plain, "the tasks without requirements were miscounted"
         assert self.count == self.counts.total(), "the pending tasks were miscounted"
         ranks = [needs.rank for needs in self.queues]
         assert ranks == sorted(ranks, reverse=True), "a queue of a smaller rank is before others"
@@ -721,54 +648,35 @@ class PendingTasks:
 
 _UNENDED, _ENDED_HERE, _REUSED = range(3)
 
-CHUNK = 1 << 12
-"""How many tasks share a piece of memory."""
-
-_WHOLE = [bytes((how,)) * CHUNK for how in (_UNENDED, _ENDED_HERE, _REUSED)]
-
 
 @define(eq=False, repr=False)
 class EndedTasks:
-    """A byte for each task that was submitted, up to the last one that has ended. Chunks in which all tasks have ended
-    in the same way are one object, so a long computation takes 8 bytes for 4096 tasks."""
+    """A byte for each task that was submitted, up to the last one that has ended."""
 
     reused: int = 0
     """How many tasks were answered from the run database."""
     reused_failed: int = 0
     """How many of these failed."""
-    _chunks: list[bytes | bytearray] = Factory(list)
+    _how: bytearray = Factory(bytearray)
 
     def add(self, first: int, count: int, how: int = _ENDED_HERE) -> None:
         """Tasks have ended. Each ends once."""
-        whole = _WHOLE[how]
-        at, start = divmod(first, CHUNK)
-        while count:
-            own = min(count, CHUNK - start)
-            while len(self._chunks) <= at:
-                self._chunks.append(bytearray(CHUNK))
-            chunk = self._chunks[at]
-            assert isinstance(chunk, bytearray), "a task has ended twice"
-            chunk[start : start + own] = whole[:own]
-            if chunk == whole:
-                self._chunks[at] = whole
-            at, start, count = at + 1, 0, count - own
-
-    def _how(self, number: int) -> int:
-        at, place = divmod(number, CHUNK)
-        return self._chunks[at][place] if at < len(self._chunks) else _UNENDED
+        end = first + count
+        self._how.extend(bytes(max(0, end - len(self._how))))
+        assert not any(self._how[first:end]), "a task has ended twice"
+        self._how[first:end] = bytes((how,)) * count
 
     def has(self, number: int) -> bool:
         """Whether a task has ended."""
-        return self._how(number) != _UNENDED
+        return number < len(self._how) and self._how[number] != _UNENDED
 
     def was_reused(self, number: int) -> bool:
         """Whether a task was answered from the run database at its submission."""
-        return self._how(number) == _REUSED
+        return self.has(number) and self._how[number] == _REUSED
 
     def check(self, count: int, runnable: Iterable[Span]) -> None:
         """Compare it with the number of tasks that have ended, and with those that have not."""
-        ended = sum(CHUNK - chunk.count(_UNENDED) for chunk in self._chunks)
-        assert ended == count, "the tasks that have ended were miscounted"
+        assert len(self._how) - self._how.count(_UNENDED) == count, "the tasks that have ended were miscounted"
         assert not any(map(self.has, chain.from_iterable(span.ids for span in runnable))), "a task has not ended"
 
 
@@ -811,8 +719,10 @@ class Taskjar:
         """How many bytes the states take that tasks left for their next attempts. `Interim` decides which count."""
         self.speculates = False
         """Whether a task was ever submitted that may be given to another slave while one runs it."""
-        self.deaths = KeptDeaths()
-        """The deaths that tasks are charged with."""
+        self._whole: deque[Death] = deque()
+        """The latest deaths; their last words are not truncated."""
+        self._last_end = _NO_END
+        """The most recent end of a slave. A charge immediately follows the end of its slave, so one is enough."""
         self.changes: dict[type, Callable[..., list[Span] | None]] = {
             records.TasksAllocated: self._allocated,
             records.ResultsReceived: self._received,
@@ -831,7 +741,7 @@ class Taskjar:
             records.TaskCheckpointed: self._left_state,
             records.SlaveConnected: self._slave_connected,
             records.SlaveEnded: self._slave_ended,
-            records.LossesExplained: self.deaths.explain,
+            records.LossesExplained: self._explained,
             records.TasksFailed: self._failed,
             records.TasksUnblocked: self._unblocked,
             records.ResultsHeld: self.blocked.hold,
@@ -884,26 +794,25 @@ class Taskjar:
             self.speculates = self.speculates or each.policy.speculate
         self.runnable += sum(map(count_of, spans))
         new = [span for span in spans if not span.refers]
-        move(new, _SUBMIT)
+        self._move(new, _SUBMIT)
         self.pending.add(new)
         if len(new) < len(spans):
             blocked = [span for span in spans if span.refers]
-            move(blocked, _BLOCK)
+            self._move(blocked, _BLOCK)
             self.blocked.add(blocked)
         return spans
 
     def _unblocked(self, record: records.TasksUnblocked) -> list[Span]:
         spans = self.blocked.unblock(record.tasks)
-        move(spans, _UNBLOCK)
+        self._move(spans, _UNBLOCK)
         self.pending.add(spans)
         return spans
 
     def _allocated(self, record: records.TasksAllocated) -> list[Span]:
         spans = self.pending.remove(record.tasks)
-        move(spans, _ALLOCATE)
+        self._move(spans, _ALLOCATE)
         for span in spans:
             span.sent += 1
-            self._count_away(span, span.count)
         self._hold(record.sid, spans)
         return spans
 
@@ -917,19 +826,19 @@ class Taskjar:
 
     def _reclaimed(self, record: records.TasksReclaimed) -> list[Span]:
         spans = self._taken_out(record.holder, record.tasks)
-        move(spans, _RECLAIM)
+        self._move(spans, _RECLAIM)
         self._hold(record.sid, spans, record.attempt)
         return spans
 
     def _received(self, record: records.ResultsReceived) -> list[Span]:
         spans = self._taken(record.sid, named_in(record.results))
-        move(spans, _FINISH)
+        self._move(spans, _FINISH)
         self._answer(spans, record)
         return spans
 
     def _answered(self, record: records.TasksAnswered) -> list[Span]:
         spans = self._taken_out(record.sid, record.tasks)
-        move(spans, _TAKE_OVER)
+        self._move(spans, _TAKE_OVER)
         self.ends.reused += sum(map(count_of, spans))
         self.ends.reused_failed += len(record.results.failed)
         self._answer(spans, record)
@@ -937,20 +846,17 @@ class Taskjar:
 
     def _answer(self, spans: Sequence[Span], record: records.ResultsReceived | records.TasksAnswered) -> None:
         self.failed += len(record.results.failed)
-        self._count_ended(spans)
         if self.blocked.results:
             self.blocked.received(spans, record.results, record.frames)
 
     def _returned(self, record: records.TasksReturned) -> list[Span]:
         spans = self._taken(record.sid, map(_name_of, record.tasks))
-        move(spans, _DELAY if record.pause_s else _RETURN)
+        self._move(spans, _DELAY if record.pause_s else _RETURN)
         for span in spans:
             span.sid, span.attempt = None, span.sent
-        self.deaths.charge(spans, record.charges)
+        self._charge(spans, record.charges)
         if record.pause_s:
             return self._delay(spans, record.pause_s)
-        for span in spans:
-            self._count_away(span, -span.count)
         if any(charge.is_charged for charge in record.charges):
             self.pending.add(spans)
         else:
@@ -959,7 +865,7 @@ class Taskjar:
 
     def _awaited(self, record: records.TasksAwaited) -> list[Span]:
         spans = self._taken_out(None, record.tasks)
-        move(spans, _AWAIT)
+        self._move(spans, _AWAIT)
         return self._delay(spans, inf)
 
     def _delay(self, spans: Sequence[Span], pause_s: float) -> list[Span]:
@@ -972,35 +878,26 @@ class Taskjar:
 
     def _due(self, record: records.TasksDue) -> list[Span]:
         spans = self._taken_out(None, record.tasks)
-        move(spans, _BE_DUE)
-        for span in spans:
-            self._count_away(span, -span.count)
+        self._move(spans, _BE_DUE)
         self.pending.add(spans)
         return spans
 
     def _given_up(self, record: records.TasksGivenUp) -> list[Span]:
-        if record.held or record.tasks[0].first in self.delayed:
-            spans = self._taken_out(record.sid if record.held else None, record.tasks)
-        else:
-            spans = self.pending.remove(record.tasks)
-            for span in spans:
-                self._count_away(span, span.count)
-        move(spans, _GIVE_UP)
+        spans = self._taken_out(record.sid if record.held else None, record.tasks)
+        self._move(spans, _GIVE_UP)
         self.failed += sum(map(count_of, spans))
-        self._count_ended(spans)
-        self.deaths.charge(spans, record.charges)
+        self._charge(spans, record.charges)
         self.blocked.ended(spans, f"is unrunnable: {record.reason}")
         return spans
 
     def _cancelling(self, record: records.TasksCancelling) -> list[Span]:
         spans = self._set_apart(record.sid, record.tasks)
-        move(spans, _LET_FINISH)
+        self._move(spans, _LET_FINISH)
         return spans
 
     def _cancelled(self, record: records.TasksCancelled) -> list[Span]:
         spans = self._taken_out(record.sid, record.tasks)
-        move(spans, _CANCEL)
-        self._count_ended(spans)
+        self._move(spans, _CANCEL)
         self.cancelled += sum(map(count_of, spans))
         self.blocked.ended(spans, f"was cancelled {record.when}")
         return spans
@@ -1010,14 +907,13 @@ class Taskjar:
         for each in record.tasks:
             if each.first in self.blocked.tasks:
                 spans += self.blocked.remove([each])
-                self.runnable -= each.count
-                self.algorithms.end(spans[-1].algorithm, each.count)
-            self._end_new(each)
+            else:
+                self._end_new(each)
             self.cancelled += each.count if record.dependency else 0
             self.failed += 0 if record.dependency else each.count
             cause, root = record.cause or f"{each} failed: {record.reason}", record.dependency or each.first
             self.blocked.fail(each.first, cause, root)
-        move(spans, _FAIL)
+        self._move(spans, _FAIL)
         return spans
 
     def _reused(self, record: records.ResultsReused) -> None:
@@ -1053,13 +949,35 @@ class Taskjar:
         self.left_bytes += left.size - (before.size if before else 0)
         return spans
 
+    def _charge(self, spans: Sequence[Span], charges: Sequence[Charge]) -> None:
+        """Add deaths to the history of tasks."""
+        for charge in charges:
+            words = self._last_end.words if charge.sid == self._last_end.sid else NO_WORDS
+            by_attempt: dict[int, Death] = {}
+            for span in spans:
+                death = by_attempt.get(span.attempt)
+                if death is None:
+                    death = Death(charge.sid, span.attempt, charge.cause, charge.reason, words, charge.more_memory)
+                    by_attempt[span.attempt] = death
+                    self._whole.append(death)
+                span.deaths = _history(span, death)
+        while len(self._whole) > WHOLE_KEPT:
+            oldest = self._whole.popleft()
+            oldest.words = oldest.words.cut(OLD_WORDS_CHARACTERS)
+
+    def _explained(self, record: records.LossesExplained) -> None:
+        """Correct the cause of losses. Nothing was heard from their agent, and the network was blamed for this."""
+        for death in chain.from_iterable(span.deaths for span in self.spans()):
+            if death.cause is Cause.NETWORK and death.sid in record.sids:
+                death.cause, death.reason = record.cause, record.reason
+
     def _slave_connected(self, record: records.SlaveConnected) -> None:
         """A slave holds nothing yet."""
         self.held[record.sid] = HeldTasks()
 
     def _slave_ended(self, record: SlaveEnded) -> None:
         """A slave is gone. Other records of the same iteration move its tasks."""
-        self.deaths.last_end = record
+        self._last_end = record
         held = self.held.get(record.sid)
         if held is not None:  # else it ended before it was ready for tasks
             held.ended = True
@@ -1100,8 +1018,6 @@ class Taskjar:
         else:
             blocked = tasks[0].first in self.blocked.tasks
             spans = self.blocked.remove(tasks) if blocked else self.pending.withdraw(tasks)
-            for span in spans:
-                self._count_away(span, span.count)
         check_found(spans, tasks)
         return spans
 
@@ -1115,20 +1031,29 @@ class Taskjar:
         check_found(spans, tasks)
         return spans
 
-    def _count_away(self, span: Span, count: int) -> None:
-        """Tasks of a span are not pending any more; with a negative number, they are pending again."""
-        span.algorithm.away += count
-        self.away += count
+    def _move(self, spans: Sequence[Span], event: TaskEvent) -> None:
+        """Move the tasks of spans along their lifecycle, and count them.
 
-    def _count_ended(self, spans: Sequence[Span]) -> None:
-        """Spans have ended."""
+        Raises:
+            InternalError: the table has no such transition; the fault of mwpy itself.
+        """
+        transitions = TRANSITIONS[event]
         for span in spans:
-            self.runnable -= span.count
-            self.ended += span.count
-            self.ends.add(span.first, span.count)
-            if span.left is not None:
-                self.left_bytes -= span.left.size
-            self.algorithms.end(span.algorithm, span.count)
+            before, state = span.state, transitions.get(span.state)
+            if state is None:
+                raise InternalError(
+                    f"{span}: {before.name} (attempt {span.attempt} on {span.sid}), which cannot {event.value}"
+                )
+            span.state = state
+            away = ((state not in _WAITING) - (before not in _WAITING)) * span.count
+            span.algorithm.away += away
+            self.away += away
+            if state in _ENDED:
+                self.runnable -= span.count
+                self.ended += span.count
+                self.ends.add(span.first, span.count)
+                self.left_bytes -= 0 if span.left is None else span.left.size
+                self.algorithms.end(span.algorithm, span.count)
 
     # ---- checking ------------------------------------------------------------------------------------------
 
@@ -1152,5 +1077,4 @@ class Taskjar:
         self.algorithms.check(runnable, blocked)
         left = sum(span.left.size for span in self.spans() if span.left is not None)
         assert self.left_bytes == left, "the states were miscounted"
-        self.deaths.check()
         self.ends.check(self.ended, self.spans())
