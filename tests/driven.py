@@ -10,6 +10,7 @@ from tests.spans import MAX, MIN, held_by, span
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.state import Actions, Command, Event, MasterSettings, Received
+from mwpy._simulation.lives import Replay
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import Buffer
@@ -106,3 +107,30 @@ class Driven:
         """The tasks that the last step has sent to slaves."""
         of_tasks = (send.message for send in self.actions.sends if isinstance(send.message, messages.Tasks))
         return [task for group in of_tasks for task, _ in groups.each_task(group)]
+
+
+class Replayed(Driven):
+    """A core whose agents have one slave each. Each step is rebuilt from its records."""
+
+    def __init__(self, algorithms: Iterable[AlgorithmDefined] = (MAX,), **settings: Any) -> None:
+        super().__init__(algorithms, **settings)
+        self.replay = Replay()
+        self.agents = 0
+        self.step()
+
+    @property
+    def peer(self) -> bytes:
+        """The newest agent."""
+        return b"%d" % self.agents
+
+    def step(self, event: Event | Command | None = None) -> Actions:
+        actions = super().step(event)
+        for record in actions.records:
+            self.replay.recorded(record)
+        self.replay.check(self.core.state)
+        return actions
+
+    def next_joins(self) -> Actions:
+        """The next agent joins."""
+        self.agents += 1
+        return self.join(self.peer)

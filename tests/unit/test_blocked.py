@@ -7,20 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tests.driven import Driven
+from tests.driven import Driven, Replayed
 from tests.spans import MAX
 
 from mwpy._core.master import handback
-from mwpy._core.master.state import (
-    Actions,
-    CancelTasks,
-    Command,
-    Event,
-    HoldResults,
-    ReleaseResults,
-    Running,
-)
-from mwpy._simulation.lives import Replay
+from mwpy._core.master.state import Actions, CancelTasks, Command, Event, HoldResults, ReleaseResults, Running
 from mwpy._transport.codec import Codec, loads_call, loads_state, split_resumed
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import Buffer, SlaveId, TaskId
@@ -35,28 +26,16 @@ from mwpy._values.task import ResultReference
 CODEC = Codec()
 
 
-class Master(Driven):
-    """A master's core whose agents have one slave each, which is sent one task at a time. Each step is rebuilt from its
-    records."""
+class Master(Replayed):
+    """A master whose slaves are sent one task at a time."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__([MAX], task_group=1, **settings)
-        self.replay = Replay()
-        self.agents = 0
         self.ended: dict[int, str] = {}
         """How the tasks ended that ended without a value."""
-        self.step()
-
-    @property
-    def peer(self) -> bytes:
-        """The newest agent."""
-        return b"%d" % self.agents
+        super().__init__(task_group=1, **settings)
 
     def step(self, event: Event | Command | None = None) -> Actions:
         actions = super().step(event)
-        for record in actions.records:
-            self.replay.recorded(record)
-        self.replay.check(self.core.state)
         for one in actions.results:
             self.ended[one.task_id] = "" if one.error is None else one.error.text
         self.ended |= {task.task_id: task.reason for task in actions.unrunnable}
@@ -78,8 +57,7 @@ class Master(Driven):
 
     def come(self) -> list[object]:
         """An agent joins. Return what it is sent: the first argument of each task."""
-        self.agents += 1
-        return arguments(self.join(self.peer))
+        return arguments(self.next_joins())
 
     def give(self, task: int, value: object) -> Actions:
         """The newest agent sends a value."""

@@ -2,80 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.spans import MAX, span, span_of
+from tests.driven import Replayed
+from tests.spans import span_of
 
 from mwpy._core.master import results
-from mwpy._core.master.core import MasterCore
-from mwpy._core.master.spans import Span
-from mwpy._core.master.state import Actions, CancelTasks, MasterSettings, Received, Running, Vanished
-from mwpy._simulation.lives import Replay
+from mwpy._core.master.state import Actions, CancelTasks, Received, Running, Vanished
 from mwpy._transport.codec import Codec, loads_call, loads_state, split_resumed
-from mwpy._values import groups, messages, records
+from mwpy._values import groups, messages
 from mwpy._values.bounds import Buffer
 from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messages import check
-from mwpy._values.policy import TaskPolicy
+from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 
 CODEC = Codec()
 
 
-class Master:
-    """A master's core with agents that have one slave each. The newest agent is `peer`."""
+class Master(Replayed):
+    """A master with tasks whose argument is "x"."""
 
-    def __init__(self, *tasks: Span, task_group: int | None = None) -> None:
-        self.core = MasterCore(MasterSettings("m", "g", task_group))
-        self.replay = Replay()
-        for each in tasks:
-            self.core.definitions.add(each.algorithm)
-        self.core.submit(tasks)
-        self.agents = 0
-        self.now = 0.0
-        self.records: list[records.Record] = []
+    def __init__(self, count: int = 1, policy: TaskPolicy = DEFAULT_POLICY, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.submit(count, policy=policy, payload=CODEC.dumps_call(("x",), {}, "max")[0])
 
-    @property
-    def peer(self) -> bytes:
-        return b"%d" % self.agents
+    def come(self) -> list[tuple[int, int, object, object]]:
+        """The next agent joins. Return what it is sent."""
+        return sent(self.next_joins())
 
-    def join(self) -> list[tuple[int, int, object, object]]:
-        self.agents += 1
-        self.send(messages.Hello("m", "g", "host", 1, "3.11", 1))
-        return self.send(messages.SlaveReady(1))
-
-    def send(
-        self, message: messages.Message, frames: Sequence[Buffer] = (), peer: bytes | None = None
-    ) -> list[tuple[int, int, object, object]]:
-        """Send a message to the master. Return what it sends to slaves then: see `sent`."""
+    def tell(self, message: messages.Message, *frames: Buffer, peer: bytes | None = None) -> None:
         check(message, frames)
-        self.core.handle(Received(peer or self.peer, "here", message, frames), self.now)
-        return sent(self.turn())
-
-    def turn(self) -> Actions:
-        self.core.decide(self.now)
-        self.core.check()
-        actions = self.core.take_actions()
-        for record in actions.records:
-            self.replay.recorded(record)
-        self.replay.check(self.core.state)
-        self.records = actions.records
-        return actions
+        self.receive(message, *frames, peer=peer or self.peer)
 
     def leave(self, task: int, attempt: int, state: object, peer: bytes | None = None) -> None:
         entry, buffers = CODEC.dumps_state(state)
-        self.send(messages.Checkpoint(1, task, attempt), [entry, *buffers], peer)
+        self.tell(messages.Checkpoint(1, task, attempt), entry, *buffers, peer=peer)
 
     def evict(self) -> list[tuple[int, int, object, object]]:
         """The agent leaves and the next one joins. Return what the new one is sent."""
-        self.send(messages.Goodbye("evicted", Cause.EVICTED))
-        return self.join()
+        self.tell(messages.Goodbye("evicted", Cause.EVICTED))
+        return self.come()
 
     def die(self, running: int) -> None:
-        self.send(messages.SlaveDied(1, running, Cause.CRASH, "why", NO_WORDS))
+        self.tell(messages.SlaveDied(1, running, Cause.CRASH, "why", NO_WORDS))
 
 
 def sent(actions: Actions) -> list[tuple[int, int, object, object]]:
@@ -92,28 +65,22 @@ def sent(actions: Actions) -> list[tuple[int, int, object, object]]:
     return found
 
 
-def tasks(count: int, policy: TaskPolicy | None = None, large: bytes = b"") -> Span:
-    """Tasks whose argument is "x", or a large buffer."""
-    payload, buffers = CODEC.dumps_call((bytearray(large) if large else "x",), {}, "max")
-    return span(1, MAX, count, payload, policy or TaskPolicy(), buffers=[bytes(each) for each in buffers])
-
-
 @pytest.fixture
 def master() -> Master:
     """One task, which is sent to the slave of the first agent."""
-    master = Master(tasks(1))
-    assert master.join() == [(1, 1, "x", None)]
+    master = Master()
+    assert master.come() == [(1, 1, "x", None)]
     return master
 
 
 def test_a_state_counts_only_from_the_slave_that_holds_the_task_in_this_attempt() -> None:
-    master = Master(tasks(2))
-    master.join()
-    master.join()
+    master = Master(2)
+    master.come()
+    master.come()
     master.leave(1, 1, "of another slave")
     master.leave(1, 2, "of another attempt", b"1")
     master.leave(7, 1, "of no task", b"1")
-    master.send(messages.Checkpoint(5, 1, 1), [b"\x00"], b"1")
+    master.tell(messages.Checkpoint(5, 1, 1), b"\x00", peer=b"1")
     assert master.core.state.jar.left_bytes == 0
     master.leave(2, 1, "mine")
     assert [(each.left is not None) for each in (span_of(master.core, 1), span_of(master.core, 2))] == [False, True]
@@ -126,19 +93,17 @@ def test_a_state_without_a_payload_is_a_protocol_error() -> None:
 
 @pytest.mark.parametrize("how", ["result", "cancelled", "given up", "unrunnable"])
 def test_the_state_is_gone_when_its_task_has_ended(how: str) -> None:
-    master = Master(tasks(1, TaskPolicy(retry=how != "given up", attempts_max=1)))
-    master.join()
+    master = Master(1, TaskPolicy(retry=how != "given up", attempts_max=1))
+    master.come()
     master.leave(1, 1, "state")
     assert master.core.state.jar.left_bytes == len(CODEC.dumps_state("state")[0])
     match how:
         case "result":
-            group = messages.Results(1, [1], [1], [1], [0.1], [])
-            master.send(group, [groups.payload(1, [b"\x00"])])
+            master.finish(1, peer=master.peer)
         case "cancelled":
-            master.core.obey(CancelTasks([(1, 1)], Running.KILL))
-            master.turn()
+            master.step(CancelTasks([(1, 1)], Running.KILL))
         case "given up":
-            master.send(messages.Goodbye("evicted", Cause.EVICTED))
+            master.tell(messages.Goodbye("evicted", Cause.EVICTED))
         case _:
             master.die(1)
     assert (master.core.state.jar.runnable, master.core.state.jar.left_bytes) == (0, 0)
@@ -147,9 +112,9 @@ def test_the_state_is_gone_when_its_task_has_ended(how: str) -> None:
 def test_a_task_that_leaves_states_may_be_lost_without_its_fault_any_number_of_times(master: Master) -> None:
     """Its history keeps the last of these losses, and all losses by its own fault."""
     master.die(1)
-    master.send(messages.SlaveReady(2))
-    master.send(messages.Goodbye("evicted", Cause.EVICTED))
-    master.join()
+    master.tell(messages.SlaveReady(2))
+    master.tell(messages.Goodbye("evicted", Cause.EVICTED))
+    master.come()
     for attempt in range(3, BLAMELESS_ALLOWED + 10):
         master.leave(1, attempt, attempt)
         assert master.evict() == [(1, attempt + 1, "x", attempt)]
@@ -177,19 +142,19 @@ def test_a_task_that_may_have_ended_its_agent_stays_a_suspect(master: Master) ->
         master.core.state.members.peers[master.peer].has_finished = True
         master.core.handle(Vanished(master.peer, 0.0), 0.0)
         if attempt < 4:
-            master.turn()
-            assert master.join() == [(1, attempt + 1, "x", attempt)]
+            master.step()
+            assert master.come() == [(1, attempt + 1, "x", attempt)]
     assert len(master.core.take_actions().unrunnable) == 1
 
 
 def test_states_that_take_much_memory_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "STATES_BYTES", 2000)
-    master = Master(tasks(2), task_group=2)
-    master.join()
+    master = Master(2, task_group=2)
+    master.come()
     noticed = []
     for task, size in ((1, 1500), (1, 1600), (2, 1500), (2, 1500)):
         master.leave(task, 1, "s" * size)
-        noticed.append([record.text for record in master.records if isinstance(record, records.Notice)])
+        noticed.append(master.notices)
     assert [len(texts) for texts in noticed] == [0, 0, 1, 0]
     assert noticed[2][0].startswith(
         "the states that tasks left with mwpy.checkpoint take more than 2.0 KiB of the master"

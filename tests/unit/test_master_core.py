@@ -240,24 +240,20 @@ def test_nothing_is_due_after_the_end(core: MasterCore) -> None:
     assert core.next_deadline() is None
 
 
-def test_an_algorithm_that_was_never_defined_costs_the_connection(core: MasterCore) -> None:
-    """No correct slave names such an algorithm."""
+@pytest.mark.parametrize(
+    "message",
+    [
+        messages.AlgorithmFailed(1, 7, "", [], [], []),
+        messages.Hello("m", "g", "host", 1, "3.11", 1),
+        messages.Shutdown(True, 1.0),
+    ],
+    ids=["it was never defined", "a second one", "only a master sends this"],
+)
+def test_a_message_that_no_correct_agent_sends_costs_the_connection(
+    core: MasterCore, message: messages.Message
+) -> None:
     _connect(core, 1)
-    _receive(core, messages.AlgorithmFailed(1, 7, "", [], [], []))
-    assert not core.state.members.agents
-
-
-def test_a_second_hello_costs_the_connection(core: MasterCore) -> None:
-    """Each connection has one agent."""
-    _connect(core, 1)
-    _receive(core, messages.Hello("m", "g", "host", 1, "3.11", 1))
-    assert not core.state.members.agents
-
-
-def test_a_message_that_only_a_master_sends_costs_the_connection(core: MasterCore) -> None:
-    """No correct agent sends a shutdown."""
-    _connect(core, 1)
-    _receive(core, messages.Shutdown(True, 1.0))
+    _receive(core, message)
     assert not core.state.members.agents
 
 

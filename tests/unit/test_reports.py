@@ -7,12 +7,12 @@ from pickle import UnpicklingError
 from typing import Any
 
 import pytest
-from tests.unit.test_checkpoints import Master, tasks
+from tests.unit.test_checkpoints import Master
 
 import mwpy
 from mwpy._core.master.state import CancelTasks, Running, TakeReports
 from mwpy._transport.codec import Codec
-from mwpy._values import groups, messages
+from mwpy._values import messages
 from mwpy._values.bounds import MAX_REPORT_BYTES, SlaveId, TaskId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
@@ -25,14 +25,13 @@ CODEC = Codec()
 
 def report(master: Master, task: int, attempt: int = 1, peer: bytes | None = None, **values: object) -> None:
     """A task reports."""
-    master.send(messages.Reported(1, task, attempt, 2.5), [CODEC.dumps_report(values)], peer)
+    master.tell(messages.Reported(1, task, attempt, 2.5), CODEC.dumps_report(values), peer=peer)
 
 
 def taken(master: Master) -> list[Report]:
     """Ask for the reports, as the algorithm does."""
     command = TakeReports()
-    master.core.obey(command)
-    actions = master.turn()
+    actions = master.step(command)
     assert actions.cancelled == [(command, [])]
     return [report for _, report in actions.reports]
 
@@ -44,9 +43,9 @@ def shown(found: list[Report]) -> list[tuple[int, int, dict[str, object]]]:
 @pytest.fixture
 def master() -> Master:
     """Two tasks, each at the slave of its agent."""
-    master = Master(tasks(2), task_group=1)
-    master.join()
-    master.join()
+    master = Master(2, task_group=1)
+    master.come()
+    master.come()
     return master
 
 
@@ -69,16 +68,13 @@ def test_a_report_does_not_count_when_its_attempt_has_ended(master: Master, how:
     report(master, 2, peer=b"2", loss=2.0)
     match how:
         case "result":
-            group = messages.Results(1, [1], [1], [1], [0.1], [])
-            master.send(group, [groups.payload(1, [b"\x00"])], b"1")
+            master.finish(1, peer=b"1")
         case "killed" | "finishing":
-            running = Running.KILL if how == "killed" else Running.FINISH
-            master.core.obey(CancelTasks([(1, 1)], running))
-            master.turn()
+            master.step(CancelTasks([(1, 1)], Running.KILL if how == "killed" else Running.FINISH))
         case "lost":
-            master.send(messages.SlaveDied(1, 1, Cause.CRASH, "why", NO_WORDS), peer=b"1")
+            master.tell(messages.SlaveDied(1, 1, Cause.CRASH, "why", NO_WORDS), peer=b"1")
         case _:
-            master.send(messages.Goodbye("evicted", Cause.EVICTED), peer=b"1")
+            master.tell(messages.Goodbye("evicted", Cause.EVICTED), peer=b"1")
     assert shown(taken(master)) == [(2, 1, {"loss": 2.0})]
 
 
