@@ -21,7 +21,7 @@ from mwpy._values.last_words import NO_WORDS
 from mwpy._values.policy import DEFAULT_POLICY
 from mwpy.testing import Cluster
 
-KILL, FINISH, DISCARD = Running
+KILL, FINISH = Running.KILL, Running.FINISH
 
 
 class Master(Driven):
