@@ -16,7 +16,7 @@ from mwpy.testing import Cluster
 
 @pytest.mark.timeout(0)  # no limit: there may be many seeds, and `Cluster` limits each run
 def test_every_task_ends_exactly_once_despite_faults(seeds: range) -> None:
-    """Agents crash, freeze and leave. Connections break, and messages come twice. Slaves die and hang."""
+    """Agents crash, freeze and leave. Connections break. Slaves die and hang."""
     for seed in seeds:
         Cluster(seed).run()
 
@@ -42,7 +42,7 @@ def test_a_host_where_each_task_fails_gets_no_more_work(bad: str, few: range) ->
     histories = [Cluster(seed, agents=4, tasks=200, bad=bad, crashes=False) for seed in range(2 * len(few))]
     for cluster in histories:
         cluster.run()
-    assert sum(cluster.checker.hosts.times for cluster in histories) > 0.4 * len(histories)
+    assert sum(cluster.checker.members.times for cluster in histories) > 0.4 * len(histories)
 
 
 @pytest.mark.timeout(0)
@@ -51,7 +51,7 @@ def test_a_good_host_is_not_excluded(few: range) -> None:
     for seed in few:
         cluster = Cluster(seed, agents=4, tasks=200, bad="", crashes=False)
         cluster.run()
-        assert not cluster.checker.hosts.times
+        assert not cluster.checker.members.times
 
 
 @pytest.mark.timeout(0)

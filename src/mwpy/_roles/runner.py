@@ -21,7 +21,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from math import inf
@@ -186,6 +186,30 @@ class WaitingTasks(Struct, frozen=True, eq=False):
         first = replace(self, count=count, calls=self.calls[:count], buffers=self.buffers[:count])
         after = {"first": self.first + count, "position": self.position + count, "count": self.count - count}
         return first, replace(self, **after, calls=self.calls[count:], buffers=self.buffers[count:])
+
+
+def arrived(group: messages.Tasks, frames: Sequence[Buffer], before: int) -> Iterator[WaitingTasks]:
+    """Read a group of tasks. Yield a span for each of its spans.
+
+    Args:
+        before: how many tasks arrived before these.
+    """
+    calls, buffers = groups.entries(group, frames)
+    start = 0
+    limits = group.limits or repeat(None, len(group.tasks))
+    needed = [share.digest for share in group.shares]
+    kinds = group.portions or repeat(0, len(group.tasks))
+    columns = zip(group.tasks, group.counts, group.attempts, group.algorithms, limits, kinds, strict=True)
+    for first, count, attempt, number, own_limits, kind in columns:
+        own = slice(start, start + count)
+        left: Sequence[Buffer] = ()
+        seconds_max = None if own_limits is None else own_limits.seconds
+        if not kind:
+            calls[start], buffers[start], left = split_resumed(calls[start], buffers[start])
+        position, terms = before + 1 + start, (number, seconds_max, group.given)
+        rest: Any = calls[own], buffers[own], left, needed, kind
+        yield WaitingTasks(first, count, attempt, position, *terms, *rest)
+        start += count
 
 
 # Loads the task algorithms of a slave; says why one cannot run there.
@@ -1118,7 +1142,9 @@ class TaskRunner:
     def _handle(self, message: messages.Message, payload: Sequence[Buffer]) -> None:
         match message:
             case messages.Tasks():
-                self._take_in(message, payload)
+                for span in arrived(message, payload, self._arrived):
+                    self._waiting.append(span)
+                    self._arrived += span.count
             case messages.Revoked():
                 self._end.recall_heard()
                 take_named(self._waiting, message)
@@ -1148,25 +1174,6 @@ class TaskRunner:
             self._peaks.forget_all()
         self.sid = None
         self._send(messages.NextGeneration(self._number, shortened(edited)))
-
-    def _take_in(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:
-        calls, buffers = groups.entries(group, frames)
-        start = 0
-        limits = group.limits or repeat(None, len(group.tasks))
-        needed = [share.digest for share in group.shares]
-        kinds = group.portions or repeat(0, len(group.tasks))
-        columns = zip(group.tasks, group.counts, group.attempts, group.algorithms, limits, kinds, strict=True)
-        for first, count, attempt, number, own_limits, kind in columns:
-            own = slice(start, start + count)
-            left: Sequence[Buffer] = ()
-            seconds_max = None if own_limits is None else own_limits.seconds
-            if not kind:
-                calls[start], buffers[start], left = split_resumed(calls[start], buffers[start])
-            position, terms = self._arrived + 1, (number, seconds_max, group.given)
-            rest: Any = calls[own], buffers[own], left, needed, kind
-            self._waiting.append(WaitingTasks(first, count, attempt, position, *terms, *rest))
-            self._arrived += count
-            start += count
 
 
 def _is_met(pickled: bytes, error: Exception) -> bool:

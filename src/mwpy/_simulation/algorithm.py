@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
 from random import Random
+from typing import Any
 from weakref import WeakValueDictionary
 
 from attrs import Factory, define
 from msgspec.structs import replace
 
+from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.state import (
     AllocateSlaves,
     CancelTasks,
@@ -24,19 +26,23 @@ from mwpy._core.master.state import (
     Running,
     TakeReports,
 )
+from mwpy._core.master.submissions import Submissions
+from mwpy._roles.definitions import Definitions
 from mwpy._roles.maps import can_be_packed
 from mwpy._roles.master_io import MasterIo
-from mwpy._simulation.checkers import HistoryChecker, is_cancelled
-from mwpy._simulation.lives import Calls, Lives, Replay
+from mwpy._simulation.checkers import HistoryChecker, LifeChecker, is_cancelled
 from mwpy._simulation.machines import Pace
 from mwpy._simulation.world import World
 from mwpy._transport.codec import Codec
-from mwpy._values.bounds import SlaveId
+from mwpy._values import records
+from mwpy._values.algorithm import algorithm_of
+from mwpy._values.bounds import Buffer, SlaveId
 from mwpy._values.groups import ARGUMENTS, ROWS, PackedCalls, Stretch
+from mwpy._values.messagepack import encode
 from mwpy._values.messages import PART_BYTES, Report, Share
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.requires import requires_of
-from mwpy._values.shares import Shared, SharedObject
+from mwpy._values.shares import Shared, SharedObject, combined_key, plain_keys
 from mwpy._values.task import ReferringBuffers, Result, ResultReference, SlaveKind, UnrunnableTask
 
 # Checks from outside which reports of tasks the algorithm gets.
@@ -63,7 +69,7 @@ class ReportChecker:
         assert report.tag is checker.tasks[task].tag, f"{named} has the tag of another task"
         assert (report.values["task"], report.values["attempt"]) == (task, attempt), f"{named} has other values"
         number, before = report.values["number"], self._last.get((task, attempt), -1)
-        assert number >= before, f"{named} has number {number}, and {before} came before"  # it may arrive twice
+        assert number >= before, f"{named} has number {number}, and {before} came before"
         self._last[task, attempt] = number
         self.given += 1
 
@@ -141,6 +147,138 @@ class SharedByAlgorithm:
         return [handle for handle in (self.handle(), self.handle()) if handle is not None]
 
 
+# The calls of the algorithm.
+#
+# The algorithm is a script that does not change. In each life of its master it makes the same calls, often in another
+# order, and some calls are equal. Calls that refer to results of others depend on chance, as in a script that acts on
+# what arrives first.
+
+
+BY_NAME = (min, max)
+"""Functions that travel by name. No function of the simulation is ever called."""
+
+STATES = 6
+"""How many different functions by value there are. They come and go, and some come back."""
+
+FIRST = 1_000_000
+"""The numbers of calls begin here. The number of a call is its value."""
+
+LARGE = 2000
+"""Characters of an argument that is over the master's limit."""
+
+TOO_LARGE = 1 << 40
+"""This is added to the number of a call that is too large to be sent: it never ends with the result of another call."""
+
+
+class Script:
+    """The calls of the algorithm. Some are equal.
+
+    Args:
+        seed: names the history.
+        tasks: how many calls the script makes.
+    """
+
+    def __init__(self, world: World, seed: int, tasks: int) -> None:
+        self._world = world
+        self.seed = seed
+        self.tasks = tasks
+        self._referring: dict[tuple[int, ...], int] = {}
+        """The numbers of calls that refer to others, by the numbers of these."""
+        draw = Random(f"script {seed}")
+        different = draw.choice((tasks // 3, 3 * tasks, 100 * tasks))
+        self._numbers = [FIRST + draw.randrange(different + 1) for _ in range(tasks)]
+
+    def numbers(self) -> list[int]:
+        """The numbers of the calls of the next life, the last one first."""
+        numbers = self._numbers[::-1]
+        if self._world.random.random() < 0.5:
+            self._world.random.shuffle(numbers)
+        return numbers
+
+    def referring(self, numbers: Sequence[int]) -> int:
+        """The number of a call that refers to the results of these calls."""
+        return self._referring.setdefault(tuple(numbers), 2 * FIRST + len(self._referring))
+
+
+class Calls:
+    """The calls of one life, and their way to the master.
+
+    Args:
+        checker: learns which calls are made.
+        has_database: whether there is a run database, and so calls have keys.
+    """
+
+    def __init__(self, submissions: Submissions, checker: LifeChecker, script: Script, has_database: bool) -> None:
+        self._submissions = submissions
+        self._checker = checker
+        self._script = script
+        self._has_keys = has_database
+        self._definitions = Definitions(CODEC, with_code=_with_code if has_database else None)
+        self._numbers = script.numbers()
+
+    def begin(self, refers: Sequence[int]) -> Random:
+        """Choose the next call, which refers to these tasks. Return what decides about it."""
+        known = self._checker.numbers
+        number = self._script.referring([known[other] for other in refers]) if refers else self._numbers.pop()
+        known[self._submissions.total + 1] = number
+        return Random(f"call {self._script.seed} {number}")
+
+    def payload(self, random: Random, refers: Sequence[int]) -> bytes:
+        """Choose the arguments of the next call, which count if it refers to nothing. A few are too large."""
+        is_large = random.random() < 0.02
+        if is_large and not refers:
+            self._checker.numbers[self._submissions.total + 1] += TOO_LARGE
+        return CODEC.dumps_value("x" * (LARGE if is_large else random.randint(0, 40)))[0]
+
+    def algorithm(self, random: Random, captured: object = None) -> Defined:
+        """The algorithm of the next task. A function by value may have captured a shared object."""
+        by_name = captured is None and random.random() < 0.7
+        function = random.choice(BY_NAME) if by_name else _work_with(random.randrange(STATES), captured)
+        return self._definitions.define(algorithm_of(function))
+
+    def of_portions(self, what: str) -> Random:
+        """Return what decides about something that all portions of the script have in common."""
+        return Random(f"{what} of portions {self._script.seed}")
+
+    def portion(self, count: int) -> list[str]:
+        """Choose the calls of a portion. Return their arguments."""
+        first, numbers = self._submissions.total + 1, [self._numbers.pop() for _ in range(count)]
+        self._checker.numbers.update(enumerate(numbers, first))
+        return [*map(_argument, numbers)]
+
+    def add(
+        self,
+        defined: Defined,
+        policy: TaskPolicy,
+        payload: bytes,
+        buffers: Sequence[Buffer],
+        tag: object,
+        refers: Sequence[int],
+    ) -> None:
+        """Submit the call that `begin` has chosen."""
+        number, key = self._checker.numbers[self._submissions.total + 1], None
+        if refers:
+            key = combined_key(b"refers", number.to_bytes(8, "big"))
+        elif self._has_keys:
+            key = plain_keys([encode((_argument(number),))])
+        self._submissions.add(defined, policy, payload, buffers, tag, key, refers)
+
+
+def _work_with(state: int, captured: object) -> Callable[[], object]:
+    """A function by value; there is one for each state and each object that it has captured."""
+    return lambda: (state, captured)
+
+
+def _argument(number: int) -> str:
+    return f"{number} " + "x" * Random(number).randrange(90)
+
+
+def _with_code(record: records.AlgorithmDefined, _: Callable[..., Any]) -> records.AlgorithmDefined:
+    """The definition of an algorithm with its code."""
+    made = record.definition
+    return records.AlgorithmDefined(made, record.packed, made.reference or made.digest, {})
+
+
 class SimulatedAlgorithm:
     """Drives a master as the algorithm's thread does.
 
@@ -148,33 +286,24 @@ class SimulatedAlgorithm:
         world: time and chance.
         io: the master's loop.
         checker: checks which tasks were submitted and have ended.
-        replay: rebuilds the master's state from its records.
-        tasks: how many tasks to submit.
+        script: the calls that it makes.
         pace: how fast things happen.
-        lives: what lasts longer than one life of the master; None if there is no run database.
+        has_database: whether there is a run database.
     """
 
     def __init__(
-        self,
-        world: World,
-        io: MasterIo,
-        checker: HistoryChecker,
-        replay: Replay,
-        tasks: int,
-        pace: Pace,
-        lives: Lives | None = None,
+        self, world: World, io: MasterIo, checker: HistoryChecker, script: Script, pace: Pace, has_database: bool
     ) -> None:
         self._world = world
         self.is_over = False
         """Whether its process has ended."""
-        self._calls = Calls(world, io.submissions, checker.lives, lives)
+        self._calls = Calls(io.submissions, checker.lives, script, has_database)
         self._io = io
         self.user = io.users.algorithm
         """As the owner of tasks: the thread that gets their ends."""
         self._checker = checker
-        self._replay = replay
         self.reports = ReportChecker(checker)
-        self._total = tasks
+        self._total = script.tasks
         self._submit_s = pace.submit_s
         random = world.random
         self.durations = [random.choice(pace.durations) for _ in range(2)]
@@ -202,7 +331,7 @@ class SimulatedAlgorithm:
         """The ordered and intermingle slaves that are connected."""
         self._freed: dict[SlaveId, None] = {}
         self._after(0.0, self._go_on)
-        if random.random() < 0.8 and lives is None:  # a commit would delay a report beyond the end of its attempt
+        if random.random() < 0.8 and not has_database:  # a commit would delay a report beyond the end of its attempt
             self._after(random.random() * REPORTS_S, self._take_reports)
         if random.random() < 0.5:
             self._after(random.random() * CANCEL_S, self._cancel_some)
@@ -230,7 +359,7 @@ class SimulatedAlgorithm:
         """All tasks must have ended, each once."""
         self._checker.check_end(self._total)
         self._checker.references.check_end(self._checker.runs)
-        self._replay.check_end(self._io.core.state)
+        self._checker.replay.check_end(self._io.core.state)
 
     def take_outcomes(self) -> None:
         """Fetch what the master has for the algorithm."""
@@ -270,7 +399,7 @@ class SimulatedAlgorithm:
 
     def _go_on(self) -> None:
         """Submit some tasks, and schedule the next submission."""
-        self._replay.check(self._io.core.state)
+        self._checker.replay.check(self._io.core.state)
         random = self._world.random
         first = self._io.submissions.total + 1
         left = min(self._total + 1 - first, random.randint(1, 25))
@@ -393,7 +522,7 @@ class SimulatedAlgorithm:
         draw = random.random()
         kills = "slave" if draw < 0.02 else "agent" if draw > 1.0 - self._kill_agent else ""
         payload = self._calls.payload(random, refers)
-        captured = None if random.random() < 0.7 else self._shares.handle(self._calls.draw)
+        captured = None if random.random() < 0.7 else self._shares.handle(random)
         defined = self._calls.algorithm(random, captured)
         number, handles = self._io.submissions.total + 1, self._shares.handles()
         shares = [each.shared.share.digest for each in (captured, *handles) if each is not None]
@@ -413,12 +542,10 @@ def _submit_map(algorithm: SimulatedAlgorithm, count: int) -> None:
     random, draw, first = algorithm._world.random, algorithm._maps, algorithm._io.submissions.total + 1
     policy, tag = TaskPolicy(attempts_max=random.choice((1, 3)), after=draw.choice(PAUSES)), object()
     policy = algorithm.required(replace(policy, retry=draw.random() < 0.8))
-    by_algorithm = algorithm._calls.begin_portion()
-    captured = algorithm._shares.handle(algorithm._calls.draw_of_portion())
-    defined = algorithm._calls.algorithm(by_algorithm, captured)
+    captured = algorithm._shares.handle(algorithm._calls.of_portions("object"))
+    defined = algorithm._calls.algorithm(algorithm._calls.of_portions("algorithm"), captured)
     kills = ["slave" if random.random() < 0.02 else "" for _ in range(count)]
-    kind, size = random.choice((ROWS, ARGUMENTS)), random.choice((10, 10, 10, 90))
-    arguments = algorithm._calls.portion([random.randint(0, size) for _ in range(count)])
+    kind, arguments = random.choice((ROWS, ARGUMENTS)), algorithm._calls.portion(count)
     shares = [] if captured is None else [captured.shared.share.digest]
     for task, killed in enumerate(kills, first):
         errors = int(draw.random() < 0.1)

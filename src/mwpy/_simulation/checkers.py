@@ -7,14 +7,15 @@ the master, what the master records, and what the master gives to the algorithm.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
-from attrs import Factory, define
+from attrs import Factory, define, frozen
 from msgspec import Struct
 
 from mwpy._core.master.state import CancelTasks, Running, Stopped
+from mwpy._simulation.lives import Replay
 from mwpy._transport.channel import AGAIN, FAILED, VALUE
 from mwpy._transport.codec import loads_state
 from mwpy._values import groups, messages, records
@@ -22,7 +23,7 @@ from mwpy._values.bounds import Buffer, SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import DependencyFailed, TaskCancelled
 from mwpy._values.policy import MaxFailures, TaskPolicy
-from mwpy._values.records import AgentConnected, AlgorithmDefined, Charge, TaskRange
+from mwpy._values.records import AlgorithmDefined, TaskRange
 from mwpy._values.task import Result, UnrunnableTask
 
 
@@ -40,6 +41,33 @@ class SubmittedTask(Struct, frozen=True):
     shares: Sequence[str]
     """The digests of the shared objects that it needs."""
     tag: object
+
+
+@frozen(eq=False)
+class Run:
+    """A run of a task in a slave."""
+
+    task: int
+    attempt: int
+    peer: bytes
+    """The first connection of its agent to this life of the master."""
+    slave: int
+    in_portion: bool
+    began: float
+    seconds: float
+    """How long it takes."""
+    grown_at: float
+    """When it begins to use much memory."""
+
+    @property
+    def ends_at(self) -> float:
+        """When it ends by itself."""
+        return self.began + self.seconds
+
+    def over_from(self, policy: TaskPolicy) -> float:
+        """When it exceeds one of its limits; infinity if it never does."""
+        late = inf if policy.seconds_max is None else self.began + policy.seconds_max
+        return late if policy.memory_max is None or policy.memory_max >= LARGE_BYTES else min(late, self.grown_at)
 
 
 # Checks from outside that a death charges no task but the one that ran, and is due to a limit only if the task was over
@@ -66,7 +94,7 @@ class EndChecker:
     then, the task is charged."""
 
     def sends(self, agent: bytes, message: messages.Message) -> None:
-        """An agent sends a message, perhaps again."""
+        """An agent sends a message, perhaps again on a new connection."""
         if isinstance(message, messages.Revoked) and message.late:
             self.late.update(((agent, message.slave, *task), None) for task in groups.each_task(message))
 
@@ -81,53 +109,91 @@ class EndChecker:
             assert over == task or is_evicted, f"task {task} is said to be over its limit, not task {over}"
 
 
-# Checks from outside which hosts are excluded, and that they get no more work.
+# Checks from outside which agents get work: none of an excluded host, and none that has too little time left.
+
+
+ROUNDING_S = 1e-6
+"""Tolerance for rounding, in seconds."""
 
 
 @define(eq=False, repr=False)
-class HostChecker:
-    """Checks the excluded hosts of one computation."""
+class MemberChecker:
+    """Knows the agents and slaves of one computation, by the records of its master."""
 
-    _agent_of: dict[SlaveId, str]
-    _hosts: dict[str, str]
+    tasks: Mapping[int, SubmittedTask]
+    agent_of: dict[SlaveId, str] = Factory(dict)
+    host_of: dict[str, str] = Factory(dict)
     """The hosts of all agents that ever were connected."""
+    unable: dict[str, None] = Factory(dict)
+    """Machines that may be unable to run an algorithm. On all others, only some slaves fail."""
+    leaving: dict[str, None] = Factory(dict)
+    """Agents that the master knows to leave."""
+    away: dict[str, None] = Factory(dict)
+    """The agents that are away."""
     excluded: dict[str, None] = Factory(dict)
+    """The hosts that get no more work."""
     times: int = 0
     """How often a host was excluded."""
-    _agents: dict[str, str] = Factory(dict)
-    """The connected agents, and their hosts."""
-    host_of: dict[bytes, str] = Factory(dict)
-    """The hosts of connections."""
+    _connected: dict[str, None] = Factory(dict)
+    _ends: dict[str, float | None] = Factory(dict)
+    """Until when tasks may run at each agent, as the master knows it."""
+    _goes_on: dict[int, None] = Factory(dict)
+    """The algorithms, by number, whose tasks have left states. Their tasks may be sent to any agent."""
 
-    def heard(self, peer: bytes, hello: messages.Hello) -> None:
-        """The master gets the first message of an agent."""
-        self.host_of[peer] = hello.host
-
-    def recorded(self, record: records.Record) -> None:
+    def recorded(self, record: records.Record, now: float) -> None:
         """The master states a fact."""
         match record:
             case records.AgentConnected(agent, _, host):
                 assert host not in self.excluded, f"{agent} joins, but {host} is excluded"
-                self._agents[agent] = host
-            case records.AgentLost(agent) | records.AgentLeft(agent) | records.PeerDropped(agent):
-                self._agents.pop(agent, None)
-            case records.TasksAllocated(sid):
-                host = self._hosts[self._agent_of[sid]]
+                self.host_of[agent], self._connected[agent] = host, None
+                self._ends[agent] = None if record.seconds_left is None else now + record.seconds_left
+            case records.AgentLeft(agent) | records.PeerDropped(agent) | records.AgentLost(agent):
+                self._connected.pop(agent, None)
+                self.away.pop(agent, None)
+            case records.AgentAway(agent):
+                self.away[agent] = None
+            case records.AgentBack(agent):
+                self.away.pop(agent, None)
+            case records.AgentLeaving(agent):
+                self.leaving[agent] = None
+            case records.SlaveConnected(sid, agent):
+                self.agent_of[sid] = agent
+            case records.AlgorithmRefused(agent, algorithm, sid=None):
+                may_fail = self.host_of[agent] in self.unable
+                assert may_fail, f"{agent} gets no more tasks of {algorithm}, but a new slave can run it"
+            case records.TaskCheckpointed():
+                self._goes_on[record.task.algorithm] = None
+            case records.TasksAllocated(sid, tasks):
+                host = self.host_of[self.agent_of[sid]]
                 assert host not in self.excluded, f"{sid} is sent tasks, but {host} is excluded"
+                self._check_time(self.agent_of[sid], tasks, now)
             case records.HostExcluded(host):
-                self._exclude(host)
+                assert host not in self.excluded, f"{host} is excluded twice"
+                self.excluded[host] = None
+                self.times += 1
+                hosts = {*self.excluded, *(self.host_of[agent] for agent in self._connected)}
+                assert 2 * len(self.excluded) <= len(hosts), f"too many of {hosts} are excluded: {[*self.excluded]}"
             case records.HostReadmitted(host):
                 del self.excluded[host]
 
-    def _exclude(self, host: str) -> None:
-        assert host not in self.excluded, f"{host} is excluded twice"
-        self.excluded[host] = None
-        self.times += 1
-        hosts = {*self._agents.values(), *self.excluded}
-        assert 2 * len(self.excluded) <= len(hosts), f"too many of {hosts} are excluded: {[*self.excluded]}"
+    def _check_time(self, agent: str, tasks: Sequence[TaskRange], now: float) -> None:
+        """Check that an agent has enough time left for tasks that are sent to it."""
+        end = self._ends[agent]
+        for task in _each([each for each in tasks if each.algorithm not in self._goes_on]):
+            expected_s = self.tasks[task].policy.seconds_expected
+            if expected_s is not None and end is not None:
+                left_s = end - now
+                assert expected_s <= left_s + ROUNDING_S, f"task {task} takes {expected_s} s, {agent} has {left_s} s"
 
 
 # Checks from outside that a task is at one slave, and who answers it.
+
+
+LOST_AGENTS_ALLOWED = 3
+"""A task that was at this many agents when they vanished must run alone on an agent."""
+
+LOST_ALONE_ALLOWED = 10
+"""It is given up when it ran alone on one more agent that vanished, or on so many more that had finished no task."""
 
 
 @define(eq=False, repr=False)
@@ -135,56 +201,59 @@ class AttemptChecker:
     """Checks the attempts of tasks, by the records of a master."""
 
     tasks: Mapping[int, SubmittedTask]
-    _agent_of: dict[SlaveId, str]
-    _unaddressed: dict[int, None]
+    members: MemberChecker
+    unaddressed: dict[int, None] = Factory(dict)
     """Tasks that were addressed to a slave, until the master removed this address."""
     answered: dict[int, int] = Factory(dict)
     """The attempt of each task whose result counts."""
     repeated: dict[int, dict[SlaveId, int]] = Factory(dict)
     """The tasks that were given to others while slaves may have run them, and the attempts of these slaves."""
+    lost: dict[int, int] = Factory(dict)
+    """How many agents vanished without notice while each task was at them, as far as the master knows."""
+    was_alone: dict[int, bool] = Factory(dict)
+    """Whether each of these tasks was alone at the last agent that vanished with it."""
     _straggling: dict[int, str] = Factory(dict)
     """The stragglers that were taken from a slave and not sent to another one yet, and the agent of that slave."""
-    _live: dict[int, dict[SlaveId, int]] = Factory(dict)
+    _live: dict[int, tuple[SlaveId, int]] = Factory(dict)
     """The slave that has each task, if one has, and its attempt."""
     _last: dict[int, int] = Factory(dict)
     """The last attempt of each task."""
-    _away: dict[str, None] = Factory(dict)
-    """The agents that are away."""
 
     def holds(self, sid: SlaveId, task: int, attempt: int) -> bool:
         """Whether a slave has an attempt of a task, as far as the master knows."""
-        return self._live.get(task, {}).get(sid) == attempt
+        return self._live.get(task) == (sid, attempt)
 
     def was_taken(self, sid: SlaveId | None, task: int) -> bool:
         """Whether a task was taken from a slave that may still run it, and did not return there."""
-        return sid in self.repeated.get(task, ()) and sid not in self._live.get(task, ())
+        return sid in self.repeated.get(task, ()) and self._live.get(task, ("",))[0] != sid
 
-    def at(self, agent: str) -> list[int]:
+    def is_suspect(self, task: int) -> bool:
+        """Whether a task must run alone."""
+        return self.lost.get(task, 0) >= LOST_AGENTS_ALLOWED
+
+    def _at(self, agent: str) -> list[int]:
         """The tasks that were sent to an agent and did not come back."""
-        return [task for task, live in self._live.items() if any(self._agent_of[sid] == agent for sid in live)]
+        return [task for task, (sid, _) in self._live.items() if self.members.agent_of[sid] == agent]
 
-    def recorded(self, record: records.Record) -> None:
+    def recorded(self, record: records.Record, now: float) -> None:
         """The master states a fact."""
         match record:
-            case records.AgentAway(agent):
-                self._away[agent] = None
-            case records.AgentBack(agent) | records.AgentLost(agent):
-                self._away.pop(agent, None)
+            case records.TasksUnaddressed(sid, tasks):
+                for task in _each(tasks):
+                    policy = self.tasks[task].policy
+                    assert policy.sid == sid and policy.do_it_anyway, f"{task} must only run on {policy.sid}"
+                    self.unaddressed[task] = None
+            case records.AgentLost(agent, cause=Cause.AGENT_LOST):
+                self._agent_vanished(agent)
             case records.TasksAllocated(sid, tasks):
-                for task, attempt in _each_number(tasks):
-                    assert not self._live.get(task), f"task {task} is sent to {sid}, but {self._live[task]} has it"
-                    agent = self._straggling.pop(task, "")
-                    assert agent != self._agent_of[sid], f"two attempts of task {task} are at one agent: {agent}"
-                    assert attempt > self._last.get(task, 0), f"task {task} is sent in attempt {attempt} again"
-                    self._last[task] = attempt
-                    self._live.setdefault(task, {})[sid] = attempt
+                self._sent(sid, self.members.agent_of[sid], tasks)
             case records.TasksReclaimed(sid, tasks, attempt, holder):
                 if holder is not None:
                     self._end(holder, _each_number(tasks))
-                for task, _ in _each_number(tasks):
+                for task in _each(tasks):
                     before = self.repeated[task].pop(sid, 0)
                     assert before == attempt, f"{sid} never had attempt {attempt} of task {task}"
-                    self._live[task] = {sid: attempt}
+                    self._live[task] = sid, attempt
             case records.TasksReturned(sid, tasks, reason):
                 self._end(sid, _each_number(tasks))
                 self._give_away(sid, tasks, reason)
@@ -198,32 +267,58 @@ class AttemptChecker:
             ) if sid is not None:
                 self._end(sid, _each_number(tasks))
 
+    def _sent(self, sid: SlaveId, agent: str, tasks: Sequence[TaskRange]) -> None:
+        """Tasks are sent to a slave. A task that must run alone must be the only one at its agent."""
+        for task, attempt in _each_number(tasks):
+            assert task not in self._live, f"task {task} is sent to {sid}, but {self._live[task]} has it"
+            assert self._straggling.pop(task, "") != agent, f"two attempts of task {task} are at one agent: {agent}"
+            assert attempt > self._last.get(task, 0), f"task {task} is sent in attempt {attempt} again"
+            self._last[task], self._live[task] = attempt, (sid, attempt)
+        here = self._at(agent)
+        suspects = [task for task in here if self.is_suspect(task)]
+        assert not suspects or len(here) == 1, f"{suspects} must be alone, but {agent} has {here}"
+
+    def _agent_vanished(self, agent: str) -> None:
+        """An agent is lost. Its tasks are suspects, unless it has announced that it leaves."""
+        here = self._at(agent)
+        for task in here if agent not in self.members.leaving else ():
+            self.lost[task] = self.lost.get(task, 0) + 1
+            self.was_alone[task] = len(here) == 1
+            most = LOST_AGENTS_ALLOWED + LOST_ALONE_ALLOWED + 1
+            assert self.lost[task] <= most, f"task {task} was lost with {self.lost[task]} agents"
+
     def _give_away(self, sid: SlaveId, tasks: Sequence[TaskRange], reason: str) -> None:
         """If a slave may still run tasks, they are given to another one: only those that may run twice."""
-        straggles, agent = reason.startswith("it has run for"), self._agent_of[sid]
+        straggles, agent = reason.startswith("it has run for"), self.members.agent_of[sid]
         if not straggles and not reason.endswith("is away"):
             return
         for task, attempt in _each_number(tasks):
             policy = self.tasks[task].policy
-            assert policy.speculate or agent in self._away, f"task {task} is given away, and nobody wanted that"
+            assert policy.speculate or agent in self.members.away, f"task {task} is given away, and nobody wanted that"
             assert policy.retry, f"task {task} may only run once"
-            is_for_any = policy.sid is None or task in self._unaddressed
+            is_for_any = policy.sid is None or task in self.unaddressed
             assert is_for_any, f"task {task} is for {policy.sid}, and is given away"
             self.repeated.setdefault(task, {})[sid] = attempt
             if straggles:
                 self._straggling[task] = agent
 
-    def _end(self, sid: SlaveId, tasks: Iterator[tuple[int, int]]) -> None:
+    def _end(self, sid: SlaveId, tasks: Iterable[tuple[int, int]]) -> None:
         for task, attempt in tasks:
-            assert self._live[task].pop(sid, 0) == attempt, f"{sid} does not have attempt {attempt} of task {task}"
+            has = self._live.pop(task, None)
+            assert has == (sid, attempt), f"{sid} does not have attempt {attempt} of task {task}, but {has}"
 
     def check_end(self) -> None:
         """All tasks have ended."""
-        left = {task: live for task, live in self._live.items() if live}
-        assert not left, f"attempts live on after the ends of their tasks: {left}"
+        assert not self._live, f"attempts live on after the ends of their tasks: {self._live}"
 
 
-def _each_number(tasks: Sequence[records.TaskRange]) -> Iterator[tuple[int, int]]:
+def _each(tasks: Sequence[TaskRange]) -> Iterator[int]:
+    """The ids of all tasks."""
+    for span in tasks:
+        yield from range(span.first, span.first + span.count)
+
+
+def _each_number(tasks: Sequence[TaskRange]) -> Iterator[tuple[int, int]]:
     """The ids and attempts of all tasks."""
     for span in tasks:
         for task in range(span.first, span.first + span.count):
@@ -290,8 +385,6 @@ class RetryChecker:
     """Tasks that must not be sent to a slave again."""
     spoilt: dict[tuple[int, int], None] = Factory(dict)
     """Tasks and their attempts that raise an exception, because they run on a bad host."""
-    now: float = 0.0
-    """The time of the last records."""
     _due_at: dict[int, float] = Factory(dict)
     """When the last pause of each task ends."""
 
@@ -302,28 +395,28 @@ class RetryChecker:
             return FAILED if fails or self.attempts.tasks[task].errors else VALUE
         return AGAIN if fails or attempt <= self.attempts.tasks[task].errors else VALUE
 
-    def sent(self, tasks: Sequence[TaskRange]) -> None:
-        """Tasks are sent to a slave."""
-        for task in _each(tasks):
-            assert task not in self.cancelled, f"task {task} is sent again although it is cancelled"
-            assert self.now >= self._due_at.get(task, 0.0), f"task {task} is sent again before its pause ends"
+    def recorded(self, record: records.Record, now: float) -> None:
+        """The master states a fact. Tasks that come back and are charged pause."""
+        match record:
+            case records.TasksAllocated(_, tasks):
+                for task in _each(tasks):
+                    assert task not in self.cancelled, f"task {task} is sent again although it is cancelled"
+                    assert now >= self._due_at.get(task, 0.0), f"task {task} is sent again before its pause ends"
+            case records.TasksReturned(_, tasks, _, charges, pause_s):
+                has_raised = any(charge.cause is Cause.ERROR for charge in charges)
+                is_charged = any(charge.is_charged for charge in charges)
+                for task, attempt in _each_number(tasks):
+                    if has_raised:
+                        self._raised(task, attempt)
+                    doubled = 2 ** (self.charged[task] - 1) if is_charged else 0
+                    wanted_s = self.attempts.tasks[task].policy.after * doubled
+                    assert pause_s == wanted_s, f"task {task} pauses for {pause_s} s, not {wanted_s} s"
+                    self._due_at[task] = now + pause_s
 
-    def lost(self, tasks: Sequence[TaskRange], charges: Sequence[Charge]) -> None:
-        """Attempts of tasks are lost."""
-        for task, attempt in _each_number(tasks):
-            if any(charge.cause is Cause.ERROR for charge in charges):
-                assert self.end_of(task, attempt) == AGAIN, f"task {task} raised nothing in attempt {attempt}"
-                assert task not in self.cancelled, f"task {task} is tried again although it is cancelled"
-                self.charged[task] = self.charged.get(task, 0) + 1
-
-    def returned(self, tasks: Sequence[TaskRange], charges: Sequence[Charge], pause_s: float) -> None:
-        """Tasks come back. If they are charged, they pause."""
-        self.lost(tasks, charges)
-        is_charged = any(charge.is_charged for charge in charges)
-        for task in _each(tasks):
-            wanted_s = self.attempts.tasks[task].policy.after * 2 ** (self.charged[task] - 1) if is_charged else 0.0
-            assert pause_s == wanted_s, f"task {task} pauses for {pause_s} s, not {wanted_s} s"
-            self._due_at[task] = self.now + pause_s
+    def _raised(self, task: int, attempt: int) -> None:
+        assert self.end_of(task, attempt) == AGAIN, f"task {task} raised nothing in attempt {attempt}"
+        assert task not in self.cancelled, f"task {task} is tried again although it is cancelled"
+        self.charged[task] = self.charged.get(task, 0) + 1
 
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result of a task that was not cancelled."""
@@ -363,7 +456,7 @@ class StateChecker:
     attempt, or has written nonsense into its stream, so that states are lost."""
 
     def heard(self, peer: bytes, message: messages.Checkpoint, frames: Sequence[Buffer], *, counts: bool) -> None:
-        """A state reaches the master, perhaps a repeated one. It counts unless its task was taken from its slave."""
+        """A state reaches the master. It counts unless its task was taken from its slave."""
         if peer in self.unheard:
             return
         state = read_state(frames)
@@ -371,7 +464,7 @@ class StateChecker:
         assert (task, attempt) == (message.task, message.attempt), f"the state {state} is said to be of another task"
         assert (task, attempt) in self._expected, f"{state} is of an attempt that this master never sent"
         before = self._newest.get((task, attempt)) or self._expected[task, attempt] or (task, 0, 0)
-        assert state == before or number > before[2], f"task {task} went back from {before} to {state}"
+        assert number > before[2], f"task {task} went back from {before} to {state}"
         self._newest[task, attempt] = state
         if counts:
             self._arrived[task] = state
@@ -385,10 +478,11 @@ class StateChecker:
             arrived = self._newest.get(state[:2])
             assert arrived == state, f"the state {state} is lost: its slave is dead, and {arrived} has arrived"
 
-    def sent(self, tasks: Sequence[TaskRange]) -> None:
-        """Tasks are sent to a slave."""
-        for task, attempt in _each_number(tasks):
-            self._expected[task, attempt] = self._arrived.get(task)
+    def recorded(self, record: records.Record, now: float) -> None:
+        """The master states a fact."""
+        if isinstance(record, records.TasksAllocated):
+            for task, attempt in _each_number(record.tasks):
+                self._expected[task, attempt] = self._arrived.get(task)
 
     def began(self, task: int, attempt: int, state: Progress | None) -> None:
         """A slave begins an attempt with a state, or with none."""
@@ -419,7 +513,7 @@ class StopChecker:
     _submitted: int = 0
     """The last task that was submitted before the algorithm knew of the stop."""
 
-    def recorded(self, record: records.Record) -> None:
+    def recorded(self, record: records.Record, now: float) -> None:
         """The master states a fact."""
         match record:
             case records.Notice(text) if text.startswith("the run is stopped"):
@@ -444,38 +538,6 @@ class StopChecker:
         assert all(task in ended for task in range(1, self._submitted + 1)), "a task goes on after a stop"
         wrong = [task for task in not_run if ended[task] not in ("cancelled", "discarded")]
         assert not wrong, f"tasks {wrong} are reported as not run, and they ran"
-
-
-# Checks from outside that no task is sent to an agent that has too little time left for it.
-
-
-ROUNDING_S = 1e-6
-"""Tolerance for rounding, in seconds."""
-
-
-@define(eq=False, repr=False)
-class TimeChecker:
-    """Checks the times of agents and tasks."""
-
-    tasks: Mapping[int, SubmittedTask]
-    goes_on: dict[int, None] = Factory(dict)
-    """The algorithms, by number, whose tasks have left states. Their tasks may be sent to any agent."""
-    _ends: dict[str, float | None] = Factory(dict)
-    """Until when tasks may run at each agent, as the master knows it."""
-
-    def connected(self, record: AgentConnected, now: float) -> None:
-        """The master has accepted an agent."""
-        self._ends[record.agent] = None if record.seconds_left is None else now + record.seconds_left
-
-    def sent(self, agent: str, tasks: Sequence[TaskRange], now: float) -> None:
-        """Tasks are sent to an agent."""
-        end = self._ends[agent]
-        limited = [each for each in tasks if each.algorithm not in self.goes_on]
-        for task in (each.first + place for each in limited for place in range(each.count)):
-            expected_s = self.tasks[task].policy.seconds_expected
-            if expected_s is not None and end is not None:
-                left_s = end - now
-                assert expected_s <= left_s + ROUNDING_S, f"task {task} takes {expected_s} s, {agent} has {left_s} s"
 
 
 # Checks from outside what is computed again after the master crashed.
@@ -538,7 +600,7 @@ class LifeChecker:
             if not policy.retry:
                 self._once[task] = None
 
-    def recorded(self, record: records.Record) -> None:
+    def recorded(self, record: records.Record, now: float) -> None:
         """The master states a fact."""
         match record:
             case records.ResultsReused(tasks):
@@ -582,12 +644,6 @@ class LifeChecker:
             assert answer == before, f"task {task} had the result {before} in an earlier life, and has {answer}"
 
 
-LOST_AGENTS_ALLOWED = 3
-"""A task that was at this many agents when they vanished must run alone on an agent."""
-
-LOST_ALONE_ALLOWED = 10
-"""It is given up when it ran alone on one more agent that vanished, or on so many more that had finished no task."""
-
 KILLED_WITHIN_S = 1.0
 """Seconds in which an agent that is not frozen ends a task that must be killed."""
 
@@ -626,12 +682,8 @@ class HistoryChecker:
         """How often each task was started."""
         self.deaths: dict[int, int] = {}
         """How many attempts of each task were lost by its own fault. Only those that the master knows of count."""
-        self.lost: dict[int, int] = {}
-        """How many agents vanished without notice while each task was at them, as far as the master knows."""
         self.unheard: dict[bytes, None] = {}
         """Connections that broke, or that the master does not listen to any more."""
-        self.unable: dict[str, None] = {}
-        """Machines that may be unable to run an algorithm. On all others, only some slaves fail."""
         self.killed_tasks: dict[int, float] = {}
         """Tasks that must be killed if they run, and when the master decided this or the algorithm learned it. Nobody
         waits for their results."""
@@ -645,25 +697,14 @@ class HistoryChecker:
         """How often a module of the algorithm was edited. No slave that has started may run a later task."""
         self.lives = lives
         """Checks what is computed again after the master crashed."""
+        self.replay = Replay()
+        """Rebuilds the state of the master from its records."""
         self.stops = StopChecker()
         """Checks the stops because of failures."""
-        self._agent_of: dict[SlaveId, str] = {}
-        self._host_of: dict[str, str] = {}
-        """The hosts of all agents that ever were connected."""
-        self.hosts = HostChecker(self._agent_of, self._host_of)
-        """Checks which hosts get no more work."""
         self.ends = EndChecker()
-        self._alone: dict[int, bool] = {}
-        """Whether each of these tasks was alone at the last agent that vanished with it."""
-        self._announced: dict[str, None] = {}
-        """Agents that the master knows to leave."""
         self.tasks: dict[int, SubmittedTask] = {}
-        self._unaddressed: dict[int, None] = {}
-        """Tasks that were addressed to a slave, until the master removed this address."""
         self._last: dict[SlaveId, int] = {}
         """For each slave: the newest started task that is addressed to it."""
-        self._begun: dict[bytes, list[messages.Message]] = {}
-        """The messages of each connection that must not come twice."""
         self.sids: dict[tuple[bytes, int], SlaveId] = {}
         """The ids of slaves, by the connections of their agents and their numbers."""
         self._dead: dict[tuple[bytes, int], None] = {}
@@ -676,9 +717,11 @@ class HistoryChecker:
         """Tasks that the algorithm has cancelled; they may have ended before."""
         self._last_attempts: dict[int, None] = {}
         """Tasks that must not be sent to a slave again, because the master has recorded that they are cancelled."""
-        self.attempts = AttemptChecker(self.tasks, self._agent_of, self._unaddressed)
+        self._host_at: dict[bytes, str] = {}
+        """The hosts of connections."""
+        self.members = MemberChecker(self.tasks)
+        self.attempts = AttemptChecker(self.tasks, self.members)
         self.retries = RetryChecker(self.attempts, self.deaths, self._last_attempts)
-        self.times = TimeChecker(self.tasks)
         self.states = StateChecker(self._last_attempts, self.unheard)
         self.references = ReferenceChecker()
 
@@ -719,51 +762,29 @@ class HistoryChecker:
         is_same = algorithm == (submitted.algorithm.definition.reference, submitted.algorithm.packed)
         assert is_same, f"task {task} runs another function than it was submitted with"
 
-    def recorded(self, record: records.Record) -> None:
+    def recorded(self, record: records.Record, now: float) -> None:
         """The master states a fact."""
-        for part in (self.stops, self.hosts, self.attempts, self.lives):
-            part.recorded(record)
+        parts = self.stops, self.members, self.attempts, self.retries, self.states, self.lives
+        for part in parts:
+            part.recorded(record, now)
+        self.replay.recorded(record)
+        ended: Iterable[int] = ()
         match record:
-            case records.TasksUnaddressed(sid, tasks):
-                for task in _each(tasks):
-                    policy = self.tasks[task].policy
-                    assert policy.sid == sid and policy.do_it_anyway, f"{task} must only run on {policy.sid}"
-                    self._unaddressed[task] = None
-            case records.AgentConnected(agent, _, host):
-                self._host_of[agent] = host
-                self.times.connected(record, self.retries.now)
-            case records.AlgorithmRefused(agent, algorithm, sid=None):
-                may_fail = self._host_of[agent] in self.unable
-                assert may_fail, f"{agent} gets no more tasks of {algorithm}, but a new slave can run it"
-            case records.SlaveConnected(sid, agent):
-                self._agent_of[sid] = agent
-            case records.AgentLeaving(agent):
-                self._announced[agent] = None
-            case records.AgentLost(agent, cause=Cause.AGENT_LOST):
-                self._agent_vanished(agent)
-            case records.TaskCheckpointed():
-                self.times.goes_on[record.task.algorithm] = None
-            case records.TasksAllocated(sid, tasks):
-                self.retries.sent(tasks)
-                self.times.sent(self._agent_of[sid], tasks, self.retries.now)
-                self.states.sent(tasks)
+            case records.TasksAllocated(sid):
                 waiting = self.unfetched_bytes
                 assert waiting <= self.most_waiting, f"{sid} is sent tasks although {waiting} bytes of results wait"
-                self._sent(self._agent_of[sid])
-            case records.TasksReturned(_, tasks, _, charges, pause_s):
-                self.retries.returned(tasks, charges, pause_s)
             case records.ResultsReceived(_, results):
-                repeated = [task for task, _ in groups.each_task(results) if task in self.attempts.repeated]
-                self.killed_tasks.update(dict.fromkeys(repeated, self.retries.now))
+                ended = (task for task, _ in groups.each_task(results) if task in self.attempts.repeated)
             case records.TasksGivenUp(_, _, tasks):
-                repeated = [task for task in _each(tasks) if task in self.attempts.repeated]
-                self.killed_tasks.update(dict.fromkeys(repeated, self.retries.now))
-            case records.TasksCancelled(_, tasks) | records.TasksAnswered(_, tasks):
-                if isinstance(record, records.TasksCancelled):
-                    self._must_not_start(tasks)
-                self.killed_tasks.update(dict.fromkeys(_each(tasks), self.retries.now))
-            case records.TasksCancelling(sid, tasks):
+                ended = (task for task in _each(tasks) if task in self.attempts.repeated)
+            case records.TasksAnswered(_, tasks):
+                ended = _each(tasks)
+            case records.TasksCancelled(_, tasks):
                 self._must_not_start(tasks)
+                ended = _each(tasks)
+            case records.TasksCancelling(_, tasks):
+                self._must_not_start(tasks)
+        self.killed_tasks.update(dict.fromkeys(ended, now))
 
     def _must_not_start(self, tasks: Sequence[records.TaskRange]) -> None:
         """Tasks must not be sent to a slave again."""
@@ -771,36 +792,17 @@ class HistoryChecker:
             assert task in self._cancelled or self.stops.stopped, f"task {task} is cancelled, and nobody wanted that"
             self._last_attempts[task] = None
 
-    def _sent(self, agent: str) -> None:
-        """Tasks were sent to an agent. A task that must run alone must be the only one there."""
-        here = self.attempts.at(agent)
-        suspects = [task for task in here if self.lost.get(task, 0) >= LOST_AGENTS_ALLOWED]
-        assert not suspects or len(here) == 1, f"{suspects} must be alone, but {agent} has {here}"
-
-    def _agent_vanished(self, agent: str) -> None:
-        """An agent is lost. Its tasks are suspects, unless it has announced that it leaves."""
-        here = self.attempts.at(agent)
-        for task in here if agent not in self._announced else ():
-            self.lost[task] = self.lost.get(task, 0) + 1
-            self._alone[task] = len(here) == 1
-            most = LOST_AGENTS_ALLOWED + LOST_ALONE_ALLOWED + 1
-            assert self.lost[task] <= most, f"task {task} was lost with {self.lost[task]} agents"
-
     def blameless(self, peer: bytes, slave: int) -> None:
         """A slave of this connection ends as it was asked to, or a batch system kills it and then its agent."""
         self._uncharged[peer, slave] = None
 
     def heard(self, peer: bytes, message: messages.Message, frames: Sequence[Buffer]) -> None:
-        """The master gets a message, perhaps once more."""
+        """The master gets a message."""
         if isinstance(message, messages.Checkpoint):
             taken = self.attempts.was_taken(self.sids.get((peer, message.slave)), message.task)
             self.states.heard(peer, message, frames, counts=not taken)
-        if isinstance(message, messages.Hello | messages.SlaveReady):
-            if message in self._begun.setdefault(peer, []):
-                self.unheard[peer] = None  # the master drops it
-            self._begun[peer].append(message)
         if isinstance(message, messages.Hello):
-            self.hosts.heard(peer, message)
+            self._host_at[peer] = message.host
         if isinstance(message, messages.Leaving):
             self._leaving[peer] = None
         if not isinstance(message, messages.SlaveDied) or peer in self.unheard or (peer, message.slave) in self._dead:
@@ -808,7 +810,7 @@ class HistoryChecker:
         self._dead[peer, message.slave] = None
         self.states.died(peer, message)
         self.ends.died(peer, message, leaves=peer in self._leaving)
-        leaves = peer in self._leaving or self.hosts.host_of.get(peer) in self.hosts.excluded
+        leaves = peer in self._leaving or self._host_at.get(peer) in self.members.excluded
         leaves = leaves and message.cause is not Cause.OUT_OF_MEMORY  # this may be why the agent leaves
         taken = self.attempts.was_taken(self.sids.get((peer, message.slave)), message.running)
         if message.running and message.cause.is_charged and not message.allowed and not leaves and not taken:
@@ -832,9 +834,9 @@ class HistoryChecker:
             killed = self.deaths.get(task, 0)
             assert killed < policy.attempts_max, f"task {task} runs again after it killed {killed} slaves"
             others = [each for each in beside if each not in self.killed_tasks]  # these end soon
-            suspects = [each for each in (task, *others) if others and self.lost.get(each, 0) >= LOST_AGENTS_ALLOWED]
+            suspects = [each for each in (task, *others) if others and self.attempts.is_suspect(each)]
             assert not suspects, f"{suspects} must run alone, but one agent runs {[task, *others]}"
-        if policy.sid is None or task in self._unaddressed:
+        if policy.sid is None or task in self.attempts.unaddressed:
             return
         assert sid == policy.sid, f"task {task} is addressed to {policy.sid}, but {sid} starts it"
         last = self._last.get(policy.sid, 0)
@@ -858,7 +860,7 @@ class HistoryChecker:
     def given_up(self, task: UnrunnableTask) -> None:
         """The algorithm gets a task back."""
         number, policy = task.task_id, self.tasks[task.task_id].policy
-        heard_of, lost = self.deaths.get(number, 0), self.lost.get(number, 0)
+        heard_of, lost = self.deaths.get(number, 0), self.attempts.lost.get(number, 0)
         causes = [death.cause for death in task.deaths]
         charged = sum(death.is_charged for death in task.deaths)
         assert charged == heard_of, f"task {number} is charged {charged} times, not {heard_of}"
@@ -867,7 +869,7 @@ class HistoryChecker:
         assert heard_of <= policy.attempts_max, f"task {number} killed {heard_of} slaves"
         before = heard_of == 0 and self.lives.occurrences.get(number) in self.lives.used_up
         if policy.retry and policy.sid is None and heard_of < policy.attempts_max and not before:
-            alone = self._alone.get(number, False)
+            alone = self.attempts.was_alone.get(number, False)
             assert lost > LOST_AGENTS_ALLOWED and alone, f"task {number} is given up after {lost} lost agents"
         self.lives.given_up(task)
         self.stops.failures += 1
@@ -888,48 +890,41 @@ class HistoryChecker:
         ended = [task for task, _ in command.ranges if task not in unended and command.running is not Running.LEAVE]
         assert all(task in self.ended for task in ended), f"not all of {ended} have ended, but none is cancelled"
 
-    def runs_on(self, task: int, peer: bytes, frozen: tuple[float, float], moments: tuple[float, float, float]) -> None:
-        """A slave has run a task since `began` up to this moment, and used much memory since `grown_at`.
+    def runs_on(self, run: Run, frozen_until: float, frozen_s: float, now: float) -> None:
+        """A task has run up to this moment.
 
         Args:
-            frozen: until when its agent was frozen, and for how many seconds since `began`. The agent takes it for a
-                stop of the whole job, and does not count this time.
-            moments: `began`, `grown_at` and `now`.
+            frozen_until: until when its agent was frozen.
+            frozen_s: for how many seconds since it began. The agent takes it for a stop of the whole job, and does not
+                count this time.
         """
-        (frozen_until, frozen_s), (began, grown_at, now) = frozen, moments
-        over_from = _over_from(self.tasks[task].policy, began, grown_at)
+        over_from = run.over_from(self.tasks[run.task].policy)
         in_time = now < max(over_from + frozen_s, frozen_until) + KILLED_WITHIN_S
-        assert in_time, f"task {task} ran on although it was over its limit from {over_from} on"
-        if task in self.killed_tasks and peer not in self.unheard:
-            in_time = now < max(self.killed_tasks[task], frozen_until) + KILLED_WITHIN_S
-            assert in_time, f"task {task} ran on although it was cancelled"
+        assert in_time, f"task {run.task} ran on although it was over its limit from {over_from} on"
+        if run.task in self.killed_tasks and run.peer not in self.unheard:
+            in_time = now < max(self.killed_tasks[run.task], frozen_until) + KILLED_WITHIN_S
+            assert in_time, f"task {run.task} ran on although it was cancelled"
 
-    def killed(
-        self, task: int, peer: bytes, slave: int, faults: tuple[bool, bool], moments: tuple[float, ...], ends_at: float
-    ) -> None:
-        """An agent kills a slave that has run a task since `began`, and uses much memory since `grown_at`.
-
-        A faulty slave may be killed at any time, and any slave with a limit of memory if the job is short of it. The
-        slave knows from its agent that its tasks end at `ends_at`.
+    def killed(self, run: Run, is_faulty: bool, is_short: bool, now: float, ends_at: float) -> None:
+        """An agent kills a slave that runs a task.
 
         Args:
-            faults: `is_faulty` and `is_short`.
-            moments: `began`, `grown_at` and `now`.
+            is_faulty: whether the slave is faulty. Such a slave may be killed at any time.
+            is_short: whether the job is short of memory. Then any slave with a limit of memory may be killed.
+            ends_at: when its tasks end, as the slave knows it.
         """
-        (is_faulty, is_short), (began, grown_at, now) = faults, moments
-        if (is_short and self.tasks[task].policy.memory_max) or now >= _over_from(
-            self.tasks[task].policy, began, grown_at
-        ):
-            self.ends.killed[peer, slave] = task
+        policy, slave = self.tasks[run.task].policy, (run.peer, run.slave)
+        if (is_short and policy.memory_max) or now >= run.over_from(policy):
+            self.ends.killed[slave] = run.task
         elif is_faulty:
             return
-        elif task in self.killed_tasks:
-            self._uncharged[peer, slave] = None
+        elif run.task in self.killed_tasks:
+            self._uncharged[slave] = None
         else:
-            leaves = peer in self._leaving or peer in self.unheard
-            assert leaves, f"slave {slave} is killed while it runs task {task}, which may go on"
+            leaves = run.peer in self._leaving or run.peer in self.unheard
+            assert leaves, f"slave {run.slave} is killed while it runs task {run.task}, which may go on"
             assert now >= ends_at, (
-                f"task {task} is killed at {now}, but it has time until {ends_at}, as its slave knows"
+                f"task {run.task} is killed at {now}, but it has time until {ends_at}, as its slave knows"
             )
 
     def _end(self, task: int, how: str, tag: object) -> None:
@@ -946,15 +941,3 @@ class HistoryChecker:
             ran = self.runs.get(task, 0)  # a call that is too large fails without being run
             has_value = self.ended[task] == "result" and task not in self.references.causes
             assert not (has_value and ran), f"task {task} kills, but it has a result"
-
-
-def _each(tasks: Sequence[records.TaskRange]) -> Iterator[int]:
-    """The ids of all tasks."""
-    for span in tasks:
-        yield from range(span.first, span.first + span.count)
-
-
-def _over_from(policy: TaskPolicy, began: float, grown_at: float) -> float:
-    """When a task is over one of its limits; infinity if it never is."""
-    late = inf if policy.seconds_max is None else began + policy.seconds_max
-    return late if policy.memory_max is None or policy.memory_max >= LARGE_BYTES else min(late, grown_at)

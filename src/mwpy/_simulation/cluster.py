@@ -1,9 +1,9 @@
 """A simulated computation: its master, its machines, and the faults that happen to them.
 
 `Cluster(seed)` runs the loops that production uses (`MasterIo`, `Agent`), with their cores. Only the edges are
-simulated: connections that delay, break and repeat; slave processes that compute, crash, hang and write nonsense;
-machines whose agents are killed, frozen, evicted and started again; local agents that fail to start; masters that
-crash, lose a part of what they just wrote, and start again with the rest. The same seed always gives the same history.
+simulated: connections that delay and break; slave processes that compute, crash, hang and write nonsense; machines
+whose agents are killed, frozen, evicted and started again; masters that crash, lose a part of what they just wrote, and
+start again with the rest. The same seed always gives the same history.
 Checkers look from outside: every task ends exactly once in each life of the master, nothing is delivered twice,
 addressed tasks run in the right slave and in the right order, no task kills slaves forever, no death is charged to a
 task that did not cause it, no excluded host gets work, no result waits for the next task, and no life computes what the
@@ -17,7 +17,7 @@ algorithm got in an earlier one. When the faults stop, all tasks must end, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -26,9 +26,9 @@ from mwpy._core.agent.child import AgentSettings
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.state import MasterSettings, ShutDown
 from mwpy._roles.master_io import FAREWELL_S, MasterIo
-from mwpy._simulation.algorithm import SimulatedAlgorithm
+from mwpy._simulation.algorithm import Script, SimulatedAlgorithm
 from mwpy._simulation.checkers import HistoryChecker, LifeChecker, SimulationFailure
-from mwpy._simulation.lives import Lives, Replay
+from mwpy._simulation.lives import Lives
 from mwpy._simulation.machines import (
     NO_HELLO,
     RUN_OFFERS,
@@ -37,7 +37,6 @@ from mwpy._simulation.machines import (
     AgentProcess,
     Life,
     Pace,
-    SimulatedProcess,
     SimulatedSlave,
     due,
 )
@@ -60,48 +59,28 @@ CHECKED_EVERY = 4
 
 
 class SimulatedMaster:
-    """A master and its algorithm. It takes the records itself, and checks them.
+    """One life of a master, and its algorithm. It takes the records itself, and checks them.
 
     Args:
-        world: time and chance.
-        checker: checks what happens.
-        replay: rebuilds the master's state from its records.
-        tasks: how many tasks the algorithm submits.
-        pace: how fast things happen.
-        start: starts local agents.
-        ended: called when the master has ended.
-        lives: what lasts longer than one life of the master; None if there is no run database.
+        cluster: the computation.
+        checker: checks this life.
     """
 
-    def __init__(
-        self,
-        world: World,
-        checker: HistoryChecker,
-        replay: Replay,
-        tasks: int,
-        pace: Pace,
-        start: Callable[..., LocalAgentProcess],
-        ended: Callable[[], None],
-        lives: Lives | None = None,
-    ) -> None:
-        self._world = world
-        self._ended = ended
+    def __init__(self, cluster: Cluster, checker: HistoryChecker) -> None:
+        self._cluster = cluster
+        self._world = world = cluster.world
         self._alarm = Alarm(world, self._iterate)
-        self._checker, self._replay = checker, replay
-        self._lives = lives
-        store = None if lives is None else lives.open()
-        generation = "g1" if lives is None else lives.generation
+        self._checker = checker
+        generation = f"g{checker.lives.life}"
+        store = None if cluster.database is None else cluster.database.open()
         self.network = Network(world, checker, self.wake, generation)
-        group = world.random.choice([None, None, None, 1, 7])
-        kept = world.random.choice([5000, 15_000, 1 << 20])  # about one function by value, three, and all
-        limit = world.random.choice([None] * 5 + [MaxFailures(3), MaxFailures(2, finish=True), MaxFailures(5, True)])
         settings = MasterSettings(
             "simulated",
             generation,
-            group,
+            task_group=world.random.choice([None, None, None, 1, 7]),
             max_call_bytes=1000,
-            max_definition_bytes=kept,
-            max_failures=limit,
+            max_definition_bytes=world.random.choice([5000, 15_000, 1 << 20]),  # about one by value, three, and all
+            max_failures=world.random.choice([None] * 5 + [MaxFailures(3), MaxFailures(2, True), MaxFailures(5, True)]),
             max_waiting_bytes=world.random.choice([1 << 30, 1 << 30, 2000]),
             run_offers=RUN_OFFERS,
             set_up=_set_up(world.seed, generation),
@@ -111,9 +90,10 @@ class SimulatedMaster:
         core = MasterCore(settings)
         if store is not None:
             store.read_into(core)
-        edges: Any = (self.network.master, self, world, start, store)
+        edges: Any = (self.network, self, world, None, store)  # it starts no local agents
         self.io = MasterIo(core, *edges)
-        self.algorithm = SimulatedAlgorithm(world, self.io, checker, replay, tasks, pace, lives)
+        has_database = store is not None
+        self.algorithm = SimulatedAlgorithm(world, self.io, checker, cluster.script, cluster.pace, has_database)
         if store is not None:
             store.writer.on_brought = self.io.committed.stored
             store.handed_over = self.algorithm.take_outcomes
@@ -137,17 +117,15 @@ class SimulatedMaster:
 
     def crash(self) -> None:
         """The process is killed."""
-        assert self._lives is not None, "nothing is left of it"
-        self._replay.check_end(self.io.core.state)
-        self._lives.crash()
-        self.over = self.crashed = self.algorithm.is_over = True
+        assert self._cluster.database is not None, "nothing is left of it"
+        self._checker.replay.check_end(self.io.core.state)
+        self._cluster.database.crash()
+        self.over = self.crashed = self.algorithm.is_over = self.network.is_down = True
 
     def write(self, happened: Sequence[records.Record], now: float) -> None:
         """Check the records."""
-        self._checker.retries.now = now
         for record in happened:
-            self._checker.recorded(record)
-            self._replay.recorded(record)
+            self._checker.recorded(record, now)
 
     def close(self) -> None:
         """Do nothing: there is no file of records."""
@@ -162,20 +140,9 @@ class SimulatedMaster:
         timeout_s = self.io.prepare_to_wait(self._world.now)
         self.algorithm.take_outcomes()
         if self.over:
-            self._ended()
+            self._cluster._master_ended()
         else:
             self._alarm.set(due(self._world.now, timeout_s))
-
-
-class LocalAgentProcess(SimulatedProcess):
-    """The process of a local agent, as the master sees it."""
-
-    def __init__(self, host: AgentHost) -> None:
-        self._host = host
-
-    def end(self, code: int) -> None:
-        """It is killed."""
-        self._host.kill()
 
 
 # The faults, and the computation.
@@ -198,13 +165,11 @@ def _on_slave(fault: Callable[[AgentProcess, SimulatedSlave], None]) -> Callable
 
 FAULTS: tuple[tuple[str, Callable[[AgentProcess], None]], ...] = (
     ("kill", lambda agent: agent.host.kill()),
-    ("break", lambda agent: agent.connection.cut(agent.world.random.choice((0.0, SILENT_S)))),
-    ("cut", lambda agent: agent.connection.cut(SILENT_S)),
+    ("break", lambda agent: agent.disconnect(agent.world.random.choice((0.0, SILENT_S)))),
+    ("cut", lambda agent: agent.disconnect(SILENT_S)),
     ("freeze", AgentProcess.freeze),
     ("full output", AgentProcess.fill_outlets),
     ("evict", AgentProcess.terminate),
-    ("garbage", lambda agent: agent.connection.network.send_garbage(agent.connection)),
-    ("stranger", lambda agent: agent.connection.network.stranger()),
     ("slave", _on_slave(lambda _, slave: slave.end(SIGKILL))),
     ("slave", _on_slave(lambda _, slave: slave.end(SIGKILL))),
     ("slave and agent", _on_slave(AgentProcess.kill_with)),
@@ -278,10 +243,9 @@ class Cluster:
         self.seed = seed
         self.world = World(seed, pace.faulty_s, now)
         crashes = Random(f"crashes {seed}").random() < CRASHES if crashes is None else crashes
-        self._lives = Lives(self.world, seed, tasks) if crashes else None
-        self._local: list[AgentHost] = []
-        """The machines of local agents, which die with the master."""
-        self._tasks, self._pace = tasks, pace
+        self.database = Lives(self.world, seed) if crashes else None
+        self.script = Script(self.world, seed, tasks)
+        self.pace = pace
         self.hosts: list[AgentHost] = []
         self._begin_life(LifeChecker())
         random = self.world.random
@@ -312,8 +276,6 @@ class Cluster:
             )
             self.hosts.append(host)
             self.world.after(random.random(), partial(self._start_agent, host))
-        if agents and random.random() < 0.3:
-            self.world.after(random.random(), self._have_local_agent)
         self._await_fault()
 
     # ---- the history ---------------------------------------------------------------------------------------
@@ -362,12 +324,12 @@ class Cluster:
             self._step_until(lambda: self.master.over, limit, "the master does not end")
             limit = self.world.now + LAST_S
             self._step_until(lambda: not any(host.process for host in self.hosts), limit, "an agent does not end")
-            self.replay.check_end(self.core.state)
+            self.checker.replay.check_end(self.core.state)
         except Exception as error:
             raise SimulationFailure(self.seed, self.transcript[-TRANSCRIPT_LINES:], repr(error)) from error
         finally:
-            if self._lives is not None:
-                self._lives.end()
+            if self.database is not None:
+                self.database.end()
 
     def _step_until(self, reached: Callable[[], bool], limit: float, fault: str) -> None:
         while not reached():
@@ -386,7 +348,7 @@ class Cluster:
     # ---- faults --------------------------------------------------------------------------------------------
 
     def _await_fault(self) -> None:
-        self.world.after(self.world.random.random() * self._pace.fault_s, self._strike)
+        self.world.after(self.world.random.random() * self.pace.fault_s, self._strike)
 
     def _strike(self) -> None:
         """Let a fault happen to an agent, and others later, as long as the world is faulty."""
@@ -403,12 +365,11 @@ class Cluster:
 
     def _begin_life(self, lives: LifeChecker) -> None:
         """Start the master."""
-        self.replay, self.checker = Replay(), HistoryChecker(lives)
+        self.checker = HistoryChecker(lives)
         self.lives = lives.life
         """How many lives the master has had."""
-        arguments = self.world, self.checker, self.replay, self._tasks, self._pace
-        self.master = SimulatedMaster(*arguments, self._start_local_agent, self._master_ended, self._lives)
-        if self._lives is not None:
+        self.master = SimulatedMaster(self, self.checker)
+        if self.database is not None:
             self.world.after(self.world.random.random() * CRASH_S, self._crash)
 
     def _crash(self) -> None:
@@ -417,41 +378,9 @@ class Cluster:
             return
         self.world.note("the master crashes")
         self.master.crash()
-        self.master.network.is_down = True
-        for host in [*self._local]:
-            host.kill()
         for host in self.hosts:
             host.cut_off()
         self.world.after(self.world.random.random() * DOWN_S, lambda: self._begin_life(self.checker.lives.next()))
-
-    # ---- agents that the master starts on its own machine ---------------------------------------------------
-
-    def _have_local_agent(self) -> None:
-        """The user asks for a local agent."""
-        try:
-            process: Any = self._start_local_agent(["agent"], environment={})
-        except OSError:  # a user would see this, and start the master again
-            self.world.after(1.0, self._have_local_agent)
-        else:
-            if self.master.crashed:
-                process.kill()
-            else:
-                self.master.io.local.keep(["agent"], {}, process)
-
-    def _start_local_agent(self, command: Sequence[str], *, environment: Mapping[str, str]) -> LocalAgentProcess:
-        """Start an agent on the master's machine; sometimes fail because memory is missing."""
-        if self.world.chance(0.2):
-            raise OSError("no memory")
-
-        def ended(code: ExitCode | None) -> None:
-            process.code = SIGKILL if code is None else int(code)
-            self._local.remove(host)
-
-        host = AgentHost("the master's machine", ended, able=False)
-        process = LocalAgentProcess(host)
-        self._local.append(host)
-        self.add_agent(host)
-        return process
 
     # ---- agents --------------------------------------------------------------------------------------------
 
@@ -476,7 +405,7 @@ class Cluster:
         if self.master.over:  # the resource file says that the computation is finished
             self.world.after(0.0, lambda: host.ended(ExitCode.OK))
             return
-        process = host.process = AgentProcess(host, self.world, self._newest_life, self._pace.start_s)
+        process = host.process = AgentProcess(host, self.world, self._newest_life, self.pace.start_s)
         self.world.note(f"{host.name} starts an agent, {process.connection.peer.decode()}")
 
     def _newest_life(self) -> Life:
@@ -488,6 +417,7 @@ class Cluster:
             self.world.after(self.world.random.random() * 3, partial(self._start_agent, self.hosts[number]))
 
     def _master_ended(self) -> None:
+        """The master has ended, and its agents hear it."""
         self.master.network.is_down = self.master.network.is_finished = True
         for host in self.hosts:
             host.cut_off()

@@ -1,15 +1,10 @@
-"""The lives of a simulated master that crashes: its run database, and what must not run again.
-
-The algorithm is a script that does not change. In each life it makes the same calls, often in another order, and some
-calls are equal. Calls that refer to results of others depend on chance, as in a script that acts on what arrives first.
-The master starts with what its run database has. This module says from outside which calls are the same.
-"""
+"""The run database of a simulated master, over all lives of the master, and the replay of its records."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from pathlib import Path
 from random import Random
@@ -19,28 +14,18 @@ from weakref import finalize
 
 from attrs import Factory, define
 
-from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.members import Members
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterSettings, MasterState
-from mwpy._core.master.submissions import Submissions
 from mwpy._core.master.tasks import Taskjar
 from mwpy._database.rows import ValueFiles
 from mwpy._database.store import Writer
-from mwpy._roles.definitions import Definitions
 from mwpy._roles.run_store import read_into
-from mwpy._simulation.checkers import LifeChecker
 from mwpy._simulation.world import World
-from mwpy._transport.codec import Codec
 from mwpy._values import records
-from mwpy._values.algorithm import algorithm_of
-from mwpy._values.bounds import Buffer
 from mwpy._values.earlier import Given
-from mwpy._values.messagepack import encode
 from mwpy._values.options import Options
-from mwpy._values.policy import TaskPolicy
-from mwpy._values.shares import combined_key, plain_keys
 
 # The run database of a simulated master: a real file over all lives of the master.
 #
@@ -143,38 +128,15 @@ class SimulatedRunStore:
         self.writer.release()
 
 
-CODEC = Codec()
-
-BY_NAME = (min, max)
-"""Functions that travel by name. No function of the simulation is ever called."""
-
-STATES = 6
-"""How many different functions by value there are. They come and go, and some come back."""
-
-FIRST = 1_000_000
-"""The numbers of calls begin here. The number of a call is its value."""
-
-LARGE = 2000
-"""Characters of an argument that is over the master's limit."""
-
-TOO_LARGE = 1 << 40
-"""This is added to the number of a call that is too large to be sent: it never ends with the result of another call."""
-
-
 class Lives:
-    """What lasts longer than one life of the master.
+    """The run database over all lives of the master.
 
     Args:
         seed: names the history.
-        tasks: how many calls the script makes.
     """
 
-    def __init__(self, world: World, seed: int, tasks: int) -> None:
+    def __init__(self, world: World, seed: int) -> None:
         self._world = world
-        self.seed = seed
-        self.tasks = tasks
-        self.numbers: dict[tuple[int, ...], int] = {}
-        """The numbers of calls that refer to others, by the numbers of these."""
         self._random = Random(f"database {seed}")
         folder = MEMORY if os.access(MEMORY, os.W_OK) else None
         self._folder = Path(mkdtemp(prefix="mwpy-simulated-", dir=folder))
@@ -183,14 +145,6 @@ class Lives:
         """Number of the life that goes on, or of the next one if the master does not run."""
         self._store: SimulatedRunStore | None = None
         """What the master writes to; None if it does not run."""
-        draw = Random(f"script {seed}")
-        different = draw.choice((tasks // 3, 3 * tasks, 100 * tasks))
-        self._script = [FIRST + draw.randrange(different + 1) for _ in range(tasks)]
-
-    @property
-    def generation(self) -> str:
-        """The name of the present life."""
-        return f"g{self._life}"
 
     @property
     def _path(self) -> Path:
@@ -198,7 +152,7 @@ class Lives:
 
     def open(self) -> SimulatedRunStore:
         """Begin the next life of the master."""
-        self._store = SimulatedRunStore(self._world, self._random, self._path, self.generation)
+        self._store = SimulatedRunStore(self._world, self._random, self._path, f"g{self._life}")
         assert self._store.writer.generation == self._life, "a life is missing in the file"
         return self._store
 
@@ -215,112 +169,6 @@ class Lives:
             self._store.close()
             self._store = None
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def script(self) -> list[int]:
-        """The numbers of the calls of the next life, in their order."""
-        numbers = [*self._script]
-        if self._world.random.random() < 0.5:
-            self._world.random.shuffle(numbers)
-        return numbers
-
-    def referring(self, numbers: Sequence[int]) -> int:
-        """The number of a call that refers to the results of these calls."""
-        return self.numbers.setdefault(tuple(numbers), 2 * FIRST + len(self.numbers))
-
-
-class Calls:
-    """The calls of one life, and their way to the master.
-
-    Args:
-        checker: learns which calls are made.
-        lives: None if there is no run database. Then chance decides about each call.
-    """
-
-    def __init__(self, world: World, submissions: Submissions, checker: LifeChecker, lives: Lives | None) -> None:
-        self._world = world
-        self._submissions = submissions
-        self._checker = checker
-        self._lives = lives
-        self._definitions = Definitions(CODEC, with_code=None if lives is None else _with_code)
-        self._numbers = [] if lives is None else lives.script()[::-1]
-        self.draw: Random | None = None
-        """Decides about the next call; None if there is no script."""
-
-    def begin(self, refers: Sequence[int]) -> Random:
-        """Choose the next call, which refers to these tasks. Return what decides about it."""
-        if self._lives is None:
-            return self._world.random
-        task = self._submissions.total + 1
-        if refers:
-            number = self._lives.referring([self._checker.numbers.get(other, -other) for other in refers])
-        else:
-            number = self._numbers.pop()
-        self._checker.numbers[task] = number
-        self.draw = Random(f"call {self._lives.seed} {number}")
-        return self.draw
-
-    def payload(self, random: Random, refers: Sequence[int]) -> bytes:
-        """Choose the arguments of the next call, which count if it refers to nothing. A few are too large."""
-        is_large = random.random() < 0.02
-        if is_large and not refers and self._lives is not None:
-            self._checker.numbers[self._submissions.total + 1] += TOO_LARGE
-        return CODEC.dumps_value("x" * (LARGE if is_large else random.randint(0, 40)))[0]
-
-    def algorithm(self, random: Random, captured: object = None) -> Defined:
-        """The algorithm of the next task. A function by value may have captured a shared object."""
-        by_name = captured is None and random.random() < 0.7
-        function = random.choice(BY_NAME) if by_name else _work_with(random.randrange(STATES), captured)
-        return self._definitions.define(algorithm_of(function))
-
-    def begin_portion(self) -> Random:
-        """Return what decides about the algorithm of the next portion: it is always the same if there is a script."""
-        return self._world.random if self._lives is None else Random(f"portion {self._lives.seed}")
-
-    def draw_of_portion(self) -> Random | None:
-        """Return what decides about the shared objects of the next portion; None if there is no script."""
-        return None if self._lives is None else Random(f"object of portions {self._lives.seed}")
-
-    def portion(self, sizes: Sequence[int]) -> list[str]:
-        """Choose the calls of a portion. Return their arguments, which have these sizes if there is no script."""
-        if self._lives is None:
-            return ["x" * size for size in sizes]
-        first, numbers = self._submissions.total + 1, [self._numbers.pop() for _ in sizes]
-        self._checker.numbers.update(enumerate(numbers, first))
-        return [*map(_argument, numbers)]
-
-    def add(
-        self,
-        defined: Defined,
-        policy: TaskPolicy,
-        payload: bytes,
-        buffers: Sequence[Buffer],
-        tag: object,
-        refers: Sequence[int],
-    ) -> None:
-        """Submit the call that `begin` has chosen."""
-        submissions = self._submissions
-        number = self._checker.numbers.get(submissions.total + 1, 0)
-        key: bytes | None = None
-        if refers:
-            key = combined_key(b"refers", number.to_bytes(8, "big"))
-        elif self._lives is not None:
-            key = plain_keys([encode((_argument(number),))])
-        submissions.add(defined, policy, payload, buffers, tag, key, refers)
-
-
-def _work_with(state: int, captured: object) -> Callable[[], object]:
-    """A function by value; there is one for each state and each object that it has captured."""
-    return lambda: (state, captured)
-
-
-def _argument(number: int) -> str:
-    return f"{number} " + "x" * Random(number).randrange(20)
-
-
-def _with_code(record: records.AlgorithmDefined, _: Callable[..., Any]) -> records.AlgorithmDefined:
-    """The definition of an algorithm with its code."""
-    made = record.definition
-    return records.AlgorithmDefined(made, record.packed, made.reference or made.digest, {})
 
 
 # The replay property: the records of a master build its state.

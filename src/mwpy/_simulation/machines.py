@@ -13,7 +13,6 @@ import signal
 from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
-from itertools import chain, repeat
 from math import inf
 from random import Random
 from typing import Any
@@ -27,31 +26,29 @@ from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.limits import EXIT_S, KILLED_TOO_S, NEARLY
 from mwpy._core.agent.starts import ABORT_S
 from mwpy._core.agent.traffic import HELD_BACK_S
+from mwpy._core.holding import take_named
 from mwpy._roles.agent import Agent
 from mwpy._roles.edges import AgentEdges, SlaveParts
-from mwpy._roles.runner import GATHER_S, SHORT_S, STRETCH_S
-from mwpy._simulation.checkers import LARGE_BYTES, HistoryChecker, Progress, read_state
+from mwpy._roles.runner import BLOCK_S, GATHER_S, SHORT_S, STRETCH_S, Unsent, WaitingTasks, arrived
+from mwpy._simulation.checkers import LARGE_BYTES, HistoryChecker, Run, read_state
 from mwpy._simulation.network import (
     ADDRESS,
     Connection,
     Network,
-    SimulatedAgentLink,
     SimulatedOutlet,
     SimulatedPipe,
 )
 from mwpy._simulation.slaves import (
-    Ended,
     SharesOfSlave,
     SimulatedChannel,
     SimulatedJournal,
     SimulatedStore,
-    group_of,
     group_of_file,
 )
 from mwpy._simulation.world import Alarm, World
 from mwpy._transport import wire
 from mwpy._transport.channel import VALUE, Answer
-from mwpy._transport.codec import Codec, loads_call, split_resumed
+from mwpy._transport.codec import Codec, loads_call
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import Buffer, SlaveId
 from mwpy._values.errors import ExitCode, describe_exit
@@ -77,11 +74,11 @@ SET_UP_S = 5.0
 SET_UP = "SET_UP"
 """The environment variable that a set-up returns."""
 
-PROMISED_S = 0.05
-"""Seconds that a result may wait in its slave."""
+PROMISED_S = 0.06
+"""Seconds that a result may wait in its slave, until its agent reads it or gives its task back."""
 
-GIVEN_BACK_S = 0.06
-"""The same for a task of a portion, which its agent gives back then: timers are late by some milliseconds."""
+LIMIT = 1 << 20
+"""The largest result, in bytes."""
 
 WAKE_S = 0.0005
 """How long it may take until an idle slave reads a message, in seconds."""
@@ -141,7 +138,7 @@ class SimulatedProcess:
 
 
 class SimulatedSlave(SimulatedProcess):
-    """A simulated slave process: it holds tasks, runs one at a time, and gathers results.
+    """A simulated slave process: it holds tasks, runs one at a time, and gathers results as the real runner does.
 
     Args:
         number: its number in its agent.
@@ -156,9 +153,9 @@ class SimulatedSlave(SimulatedProcess):
         """The life of the master that it serves. Its agent may serve the next one already."""
         self._world = agent.world
         self._edits = edits
-        link = agent.link
-        self.channel = SimulatedChannel(10 * number, link, self._wake, SimulatedJournal(self._sends_now))
-        self.outputs = {fd: SimulatedPipe(10 * number + fd, link, agent.outlets[fd]) for fd in (1, 2)}
+        self._journal = SimulatedJournal(self._send_meanwhile)
+        self.channel = SimulatedChannel(10 * number, agent.readable, self._wake, self._journal)
+        self.outputs = {fd: SimulatedPipe(10 * number + fd, agent.readable, agent.outlets[fd]) for fd in (1, 2)}
         self.began_at = self._world.now
         self.ended_at = 0.0
         self.has_process = False
@@ -167,10 +164,6 @@ class SimulatedSlave(SimulatedProcess):
         self._shares = SharesOfSlave(agent.store)
         self._reported = 0
         """How many reports its tasks have made."""
-        self._given: dict[tuple[int, int], tuple[Pickled, Sequence[Buffer]]] = {}
-        """The calls of tasks that got values, and their buffers, by task and attempt."""
-        self._restored: dict[tuple[int, int], Progress] = {}
-        """The state that each task got, by task and attempt."""
         self._started_tasks = 0
         self.busy_until = 0.0
         """When it ran a task last that was not cancelled."""
@@ -187,35 +180,30 @@ class SimulatedSlave(SimulatedProcess):
         self.sid: SlaveId | None = None
         self.algorithms: dict[int, tuple[LoadFailure | None, str, bytes]] = {}
         """The algorithms that it knows, by number: why it cannot run them, if so; their references and pickles."""
-        self._tasks: deque[tuple[int, int, int, int]] = deque()
-        """Position, task, attempt and algorithm of each task that it has not started."""
-        self._has: dict[int, Given] = {}
-        """What it is given for tasks, by their positions."""
+        self._tasks: deque[WaitingTasks] = deque()
+        """The tasks that it has not started."""
         self.given: Given | None = None
         """What the running task is given."""
         self._gpus: list[int] = []
         """The GPUs that it has used."""
-        self._in_portions: dict[int, None] = {}
-        """The positions of its tasks of portions."""
-        self._stretch: list[Ended] = []
-        """The results of such tasks. They wait outside of the journal; see `_roles/runner.py`."""
-        self._silent_from = 0.0
-        """Since when its agent has heard nothing, as far as it knows."""
-        self._timed: dict[int, None] = {}
-        """The positions of tasks with a limit of time."""
-        self._passed_on = 0
-        self._recalls_heard = self._written = self.running = self._position = 0
-        self._attempt = 0
-        self._seconds = 0.0
-        self._began = self._finishes_at = 0.0
-        self._grown_at = inf
-        """When the running task begins to use much memory."""
-        self._send_by = 0.0
-        """Results that are in the journal at this time are sent after the task that runs."""
+        end: Any = self.channel
+        self._unsent = Unsent(number, LIMIT, 0, CODEC, end, self._journal.written, self._send_results)
+        self._block: list[Run] = []
+        """Tasks of a portion that have ended, and whose results wait for those of the next tasks of their block."""
+        self._next = self._ran_last = 0, 0
+        """The task and attempt that could continue the block; the algorithm and the kind of the last task."""
+        self._arrived = self._recalls_heard = self._written = 0
+        self.run: Run | None = None
+        """The task that runs."""
         self._stopping = False
         self._slow_s = self._world.random.choice([0.0] * 5 + [SLOW_S])
         self._hangs = False
         self._woken = False
+
+    @property
+    def running(self) -> int:
+        """The id of the task that runs; 0 if none does."""
+        return 0 if self.run is None else self.run.task
 
     # ---- the process as its agent sees it ------------------------------------------------------------------
 
@@ -226,10 +214,9 @@ class SimulatedSlave(SimulatedProcess):
 
     def kill(self) -> None:
         """Its agent ends it."""
-        if self.running and self.code is None and self.life is self._agent.life:
-            is_faulty, moments = self._hangs or self.channel.spoilt, (self._began, self._grown_at, self._world.now)
-            ends_at, faults = self.channel.tasks_end_at, (is_faulty, self._agent.is_short())
-            self.life.checker.killed(self.running, self.life.peer, self.number, faults, moments, ends_at)
+        if self.run is not None and self.code is None and self.life is self._agent.life:
+            faults = self._hangs or self.channel.spoilt, self._agent.is_short()
+            self.life.checker.killed(self.run, *faults, self._world.now, self.channel.tasks_end_at)
         self.end(SIGKILL)
 
     def abort(self) -> None:
@@ -240,9 +227,9 @@ class SimulatedSlave(SimulatedProcess):
 
     def used_memory(self, exact_above: int) -> int:
         """How much memory it uses."""
-        if not self.running:
+        if self.run is None:
             return 0
-        return LARGE_BYTES if self._world.now >= self._grown_at else SMALL_BYTES
+        return LARGE_BYTES if self._world.now >= self.run.grown_at else SMALL_BYTES
 
     # ---- faults --------------------------------------------------------------------------------------------
 
@@ -267,8 +254,8 @@ class SimulatedSlave(SimulatedProcess):
 
     def hurry(self, until: float) -> None:
         """Finish the running task now if it would end before `until`, because the agent sleeps until then."""
-        if self.running and self._finishes_at <= until:
-            self._finish(self.running, self._attempt)
+        if self.run is not None and self.run.ends_at <= until:
+            self._finish(self.run)
 
     # ---- what it does --------------------------------------------------------------------------------------
 
@@ -289,6 +276,12 @@ class SimulatedSlave(SimulatedProcess):
         self.is_up = True
         self.channel.reply(messages.SlaveReady(self.number))
         self._step()
+
+    def fail_to_load(self) -> None:
+        """The script cannot be loaded."""
+        self.printed = f"no module named m{self._world.random.randint(1, 2)}\n"
+        self.outputs[2].write(self.printed)
+        self.end(1)
 
     def _end_set_up(self) -> None:
         """Its set-up ends. Sometimes the network fails."""
@@ -311,32 +304,28 @@ class SimulatedSlave(SimulatedProcess):
             return
         while self.channel.to_slave:
             self._hear(*wire.decode(self.channel.to_slave.popleft()))
-        self._send_by = max(self._send_by, self.channel.fed_at + GATHER_S)
-        self._silent_from = max(self._silent_from, self.channel.fed_at)
-        while self._tasks:
-            position, task, attempt, algorithm = self._tasks[0]
-            if not self._shares.are_here(position):
-                break
-            self.channel.began = self._world.now if position in self._timed else 0.0
-            self.channel.started, self._written = position, task
-            recalled = self.channel.recalls != self._recalls_heard
-            if recalled or position not in self._in_portions:
-                self._send_stretch()
-            else:
-                self._send_journal()
-            if recalled:
+        self._unsent.silent_from = max(self._unsent.silent_from, self.channel.fed_at)
+        while self._tasks and self._shares.are_here(self._tasks[0].shares):
+            span = self._tasks[0]
+            self.channel.began = 0.0 if span.seconds_max is None else self._world.now
+            self.channel.started, self._written = span.position, span.first
+            if self.channel.recalls != self._recalls_heard:
+                self._send()
                 return  # the message that names the recalled tasks wakes the slave
+            if not span.kind or (span.first, span.attempt) != self._next:
+                self._end_block()
+            if (span.number, span.kind) != self._ran_last and not self._unsent.are_timed:
+                self._send()
             self._tasks.popleft()
-            failure = self.algorithms[algorithm][0]
+            failure = self.algorithms[span.number][0]
             if failure is None:
-                self._position = position
-                contents = self._shares.start(position, self.life.checker.tasks[task].shares)
-                self._run(task, attempt, algorithm)
-                contents.clear()
+                if span.count > 1:
+                    span, rest = span.cut(1)
+                    self._tasks.appendleft(rest)
+                self._run(span)
                 return
-            self.channel.reply(
-                messages.AlgorithmFailed(self.number, algorithm, "cannot", [task], [1], [attempt], failure)
-            )
+            spans = [span.first], [span.count], [span.attempt]
+            self.channel.reply(messages.AlgorithmFailed(self.number, span.number, "cannot", *spans, failure))
         self._send()
         if self._stopping:
             if not self.channel.spoilt:
@@ -357,49 +346,23 @@ class SimulatedSlave(SimulatedProcess):
             case messages.NextGeneration():
                 self._begin_again()
             case messages.Tasks():
-                self._hear_values(message, payload)
-                algorithms = chain.from_iterable(map(repeat, message.algorithms, message.counts))
-                limits = chain.from_iterable(map(repeat, message.limits or repeat(None), message.counts))
-                portions = chain.from_iterable(map(repeat, message.portions or repeat(0), message.counts))
-                columns = zip(groups.each_task(message), algorithms, limits, portions, strict=True)
-                for (task, attempt), algorithm, limit, portion in columns:
-                    self._passed_on += 1
-                    self._shares.passed_on(self._passed_on, message)
-                    if message.given is not None:
-                        self._has[self._passed_on] = message.given
-                    if portion:
-                        self._in_portions[self._passed_on] = None
-                    self._tasks.append((self._passed_on, task, attempt, algorithm))
-                    if limit is not None and limit.seconds is not None:
-                        self._timed[self._passed_on] = None
+                for span in arrived(message, payload, self._arrived):
+                    self._tasks.append(span)
+                    self._arrived += span.count
             case messages.Revoked():
                 self._recalls_heard += 1
-                taken = set(groups.each_task(message))
-                self._tasks = deque(one for one in self._tasks if one[1:3] not in taken)
+                take_named(self._tasks, message)
             case messages.Shutdown():
                 self._stopping = True
             case _:
                 self._shares.hear(message)
-
-    def _hear_values(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:
-        """Tasks arrive, some of them with states, and some with values to which they refer."""
-        entries, buffers = groups.entries(group, frames)
-        for named, entry, own in zip(groups.each_task(group), entries, buffers or repeat(()), strict=False):
-            call, rest, left = split_resumed(entry, own)
-            if type(call) is Pickled and call.kind == REFERRING:
-                self._given[named] = call, rest
-            else:
-                assert not rest, f"task {named[0]} got buffers of another task"
-            if left:
-                self._restored[named] = read_state(left)
 
     def _begin_again(self) -> None:
         """The next life of the master begins. The slave has no task. Sometimes its script was edited."""
         assert not self._tasks, f"slave {self.number} forgets tasks"
         self._send()
         self.life, self.sid = self._agent.life, None
-        for of_former_life in (self.algorithms, self._given, self._restored):
-            of_former_life.clear()
+        self.algorithms.clear()
         self._shares, self._edits = SharesOfSlave(self._agent.store), self.life.checker.edits
         edited = "app.py" if self._world.chance(0.2) else ""
         self.channel.reply(messages.NextGeneration(self.number, edited))
@@ -408,45 +371,45 @@ class SimulatedSlave(SimulatedProcess):
         """Keep an algorithm."""
         self.algorithms[number] = algorithm
 
-    def _run(self, task: int, attempt: int, algorithm: int) -> None:
-        random = self._world.random
-        checker = self.life.checker
-        checker.has(task, self.sid, self._edits, self.algorithms[algorithm][1:])
+    def _run(self, span: WaitingTasks) -> None:
+        """Run the only task of a span."""
+        checker, task, now = self.life.checker, span.first, self._world.now
+        contents = self._shares.start(span.shares, checker.tasks[task].shares)
+        checker.has(task, self.sid, self._edits, self.algorithms[span.number][1:])
         checker.started(task, self.sid, self.life.peer, self._agent.running())
         assert checker.set_up in ("", self._after), f"{self.sid} runs after the set-up {self._after}"
         self._check_wear()
-        self._check_given(checker.tasks[task].policy.requires)
-        self.running, self._attempt = task, attempt
-        in_portion = self._position in self._in_portions
-        mean_s = self.life.durations[algorithm % 2]
-        self._seconds, grown_after_s = _drawn(random, mean_s, STUCK_S if in_portion else 0.0, self._slow_s)
-        self._seconds = self._world.seconds.get(task, self._seconds)
-        self._grown_at = self._world.now + grown_after_s
-        self._began, self._finishes_at = self._world.now, self._world.now + self._seconds
-        self._world.at(self._finishes_at, lambda: self._finish(task, attempt))
-        self._use_values(task, attempt, algorithm)
+        self._check_given(checker.tasks[task].policy.requires, span.given)
+        self._next, self._ran_last = (task + 1, span.attempt), (span.number, span.kind)
+        mean_s = self.life.durations[span.number % 2]
+        seconds, grown_after_s = _drawn(self._world.random, mean_s, STUCK_S if span.kind else 0.0, self._slow_s)
+        seconds = self._world.seconds.get(task, seconds)
+        times = now, seconds, now + grown_after_s
+        self.run = run = Run(task, span.attempt, self.life.peer, self.number, bool(span.kind), *times)
+        self._world.at(run.ends_at, partial(self._finish, run))
+        self._use_values(run, span)
+        contents.clear()
 
-    def _check_given(self, requires: Requires | None) -> None:
+    def _check_given(self, requires: Requires | None, is_given: Given | None) -> None:
         """Check that a task may start here: its agent offers what it requires, and no other task has it."""
-        own, self.given = self._agent.host.offers, self._has.pop(self._position, None)
+        own, self.given = self._agent.host.offers, is_given
         tool = "tool" if self._agent.host.has_tool else ""
         offers = replace(own, amounts=own.amounts | RUN_OFFERS, texts=own.texts | {"tool": tool})
-        assert (self.given is None) == (requires is None), f"slave {self.number} is given {self.given} for {requires}"
-        if self.given is None or requires is None:
+        assert (is_given is None) == (requires is None), f"slave {self.number} is given {is_given} for {requires}"
+        if is_given is None or requires is None:
             return
         assert not lacking(requires, offers), f"{requires} does not fit: {lacking(requires, offers)}"
-        assert self.given.amounts == dict(requires.amounts), f"{self.given} is given, and {requires} required"
+        assert is_given.amounts == dict(requires.amounts), f"{is_given} is given, and {requires} required"
         running = [slave.given for slave in self._agent.running_slaves() if slave is not self]
         others = [given for given in running if given is not None]
-        for name, number in self.given.amounts.items():
+        for name, number in is_given.amounts.items():
             taken = sum(given.amounts.get(name, 0) for given in others)
             assert number + taken <= offers.amounts[name], f"{name} {number} is given, and {taken} are taken"
-        for mine, its in chain.from_iterable(
-            ((self.given.gpus, given.gpus), (self.given.cpus, given.cpus)) for given in others
-        ):
-            assert not {*mine} & {*its}, f"slave {self.number} is given what another one has: {mine}"
-        assert self._gpus in ([], self.given.gpus) or not self.given.gpus, f"slave {self.number} changes its GPU"
-        self._gpus = self.given.gpus or self._gpus
+        for given in others:
+            shared = {*is_given.gpus} & {*given.gpus} | {*is_given.cpus} & {*given.cpus}
+            assert not shared, f"slave {self.number} is given what another one has: {shared}"
+        assert self._gpus in ([], is_given.gpus) or not is_given.gpus, f"slave {self.number} changes its GPU"
+        self._gpus = is_given.gpus or self._gpus
 
     def _check_wear(self) -> None:
         """Check that a slave may start a task: what earlier tasks have left behind in it is not too much."""
@@ -457,92 +420,62 @@ class SimulatedSlave(SimulatedProcess):
             in_time = self._world.now < max(self._worn_at, self._agent.deaf_until) + PATIENCE_S
             assert in_time, f"slave {self.number} runs a task although it has too much memory"
 
-    def _use_values(self, task: int, attempt: int, algorithm: int) -> None:
+    def _use_values(self, run: Run, span: WaitingTasks) -> None:
         """Begin with what came with the task, and report. Tasks of some algorithms leave states."""
-        given, state = self._given.pop((task, attempt), None), self._restored.pop((task, attempt), None)
         checker, random = self.life.checker, self._world.random
-        if given is not None:
-            (numbers, *values), _ = loads_call(*given)
-            checker.references.saw(task, dict(zip(numbers, values, strict=True)))
+        call, buffers = span.calls[0], span.buffers[0] if span.buffers else ()
+        if type(call) is Pickled and call.kind == REFERRING:
+            (numbers, *values), _ = loads_call(call, buffers)
+            checker.references.saw(run.task, dict(zip(numbers, values, strict=True)))
+        else:
+            assert not buffers, f"task {run.task} got buffers of another task"
+        state = read_state(span.left) if span.left else None
         checker.states.left.pop((self.life.peer, self.number), None)
-        checker.states.began(task, attempt, state)
+        checker.states.began(run.task, run.attempt, state)
         for _ in range(random.choice((0, 0, 1, 3))):
-            self._world.after(random.random() * self._seconds, partial(self._report, task, attempt))
-        if algorithm % 3 or random.random() < 0.3:
+            self._world.after(random.random() * run.seconds, partial(self._report, run))
+        if span.number % 3 or random.random() < 0.3:
             return
         number = 0 if state is None else state[2]
-        moments = sorted(random.choice((0.5, random.random())) * self._seconds for _ in range(random.randint(1, 4)))
+        moments = sorted(random.choice((0.5, random.random())) * run.seconds for _ in range(random.randint(1, 4)))
         for moment in moments:
             number += random.randint(1, 3)
-            self._world.after(moment, partial(self._leave, (task, attempt, number)))
+            self._world.after(moment, partial(self._leave, run, number))
 
-    def _runs(self, task: int, attempt: int) -> bool:
-        return self.code is None and not self._hangs and (self.running, self._attempt) == (task, attempt)
+    def _runs(self, run: Run) -> bool:
+        return self.code is None and not self._hangs and self.run is run
 
-    def _report(self, task: int, attempt: int) -> None:
-        if self._runs(task, attempt):
+    def _report(self, run: Run) -> None:
+        if self._runs(run):
             self._reported += 1
-            values: dict[str, object] = {"task": task, "attempt": attempt, "number": self._reported}
-            message = messages.Reported(self.number, task, attempt, 0.5)
+            values: dict[str, object] = {"task": run.task, "attempt": run.attempt, "number": self._reported}
+            message = messages.Reported(self.number, run.task, run.attempt, 0.5)
             self.channel.reply(message, [CODEC.dumps_report(values)])
 
-    def _leave(self, state: Progress) -> None:
-        if self._runs(*state[:2]):
+    def _leave(self, run: Run, number: int) -> None:
+        if self._runs(run):
+            state = self.life.checker.states.left[run.peer, self.number] = run.task, run.attempt, number
             entry, buffers = CODEC.dumps_state(state)
-            self.life.checker.states.left[self.life.peer, self.number] = state
-            self._send_journal()
-            self.channel.reply(messages.Checkpoint(self.number, *state[:2]), [entry, *buffers])
+            self.channel.reply(messages.Checkpoint(self.number, run.task, run.attempt), [entry, *buffers])
 
-    def _finish(self, task: int, attempt: int) -> None:
-        if not self._runs(task, attempt):
+    def _finish(self, run: Run) -> None:
+        if not self._runs(run):
             return
-        agent, checker = self._agent, self.life.checker
-        if checker.tasks[task].kills == "slave" or agent.host.bad == "slave":
+        agent, checker, task = self._agent, self.life.checker, run.task
+        kills = checker.tasks[task].kills
+        if kills == "slave" or agent.host.bad == "slave":
             self.end(SIGSEGV)
             return
         if agent.host.bad == "error":
-            checker.retries.spoilt[task, attempt] = None
-        frozen = agent.deaf_until, agent.frozen_since(self._began)
-        checker.runs_on(task, self.life.peer, frozen, (self._began, self._grown_at, self._world.now))
-        if checker.tasks[task].kills == "agent":
+            checker.retries.spoilt[task, run.attempt] = None
+        checker.runs_on(run, agent.deaf_until, agent.frozen_since(run.began), self._world.now)
+        if kills == "agent":
             self._world.note(f"task {task} kills its agent")
             agent.host.end(agent, None)
             return
-        self.running, self.channel.began = 0, 0.0
-        journal, killed_tasks = self.channel.journal, checker.killed_tasks
-        kind = checker.retries.end_of(task, attempt)
-        number = checker.lives.number(task)
-        entry = CODEC.dumps_value(number)[0] if kind == VALUE else FAILURE
-        result = task, attempt, self._seconds, kind, entry
-        in_stretch = self._position in self._in_portions
-        is_file = kind == VALUE and not in_stretch and self._world.random.random() < 0.3
-        if is_file:
-            self._send()
-            size = self._world.random.choice((PART_BYTES + 1, *[100] * 9))
-            self.channel.reply(*group_of_file(self.number, result, number, size))
-        elif in_stretch:
-            self._stretch.append(result)
-        else:
-            journal.results.append(result)
-
-        def check_promptness() -> None:
-            """Check that the result does not wait long for the next task: the agent must read it in the journal."""
-            if task not in killed_tasks and self.code is None and not self._hangs and agent.is_attentive():
-                unread = journal.results[journal.num_read :]
-                assert result not in unread, f"the result of task {task} waits in slave {self.number}"
-
-        if in_stretch:
-            every_s = STRETCH_S if self._seconds <= SHORT_S else STRETCH_S / 2
-            is_due = kind != VALUE or self._world.now // every_s > self._silent_from // every_s
-        else:
-            is_due = self._world.now + self._seconds > self._send_by or self._world.random.random() < 0.3
-        if is_due:
-            self._send()
-        elif in_stretch:
-            self._world.after(GIVEN_BACK_S, partial(self._check_given_back, task, attempt))
-        else:
-            self._world.after(PROMISED_S, check_promptness)
-        if task not in killed_tasks:
+        self.run, self.channel.began = None, 0.0
+        self._keep(run, checker.retries.end_of(task, run.attempt))
+        if task not in checker.killed_tasks:
             self.busy_until = self._world.now
         self._leaked += self._world.random.expovariate(1.0)
         most = agent.host.max_memory
@@ -552,55 +485,84 @@ class SimulatedSlave(SimulatedProcess):
             self.channel.reply(messages.SlaveGrown(self.number, 1 << 30))
         self._step()
 
-    def _sends_now(self) -> bool:
-        """Whether it sends its results at the moment when the agent reads them."""
-        if self.code is not None or not self.channel.journal.results or not self._world.chance(0.1):
-            return False
-        self._send()
-        return True
+    # ---- its results ---------------------------------------------------------------------------------------
+
+    def _keep(self, run: Run, kind: int) -> None:
+        """Keep the result of a task, or send it. Some values are files."""
+        number, unsent = self.life.checker.lives.number(run.task), self._unsent
+        if kind == VALUE and run.in_portion:
+            self._block.append(run)
+            if self._world.now < self._block[0].began + BLOCK_S:
+                self._check_soon(run)
+            else:
+                self._end_block()
+            return
+        self._end_block()
+        unsent.begin(run.task, run.attempt)
+        if kind != VALUE:
+            unsent.fail(FAILURE, run.seconds, kind)
+        elif self._world.random.random() < 0.3:
+            self._send_kept()
+            size = self._world.random.choice((PART_BYTES + 1, *[100] * 9))
+            self._send_results(*group_of_file(run, number, size))
+        else:
+            unsent.keep(number, run.seconds)
+        self._send_if_due(run)
+
+    def _end_block(self) -> None:
+        """Keep the results of the tasks of a block together."""
+        block, self._block = self._block, []
+        if block:
+            self._unsent.begin(block[0].task, block[0].attempt)
+            self._unsent.values.extend(self.life.checker.lives.number(run.task) for run in block)
+            self._unsent.keep_block(sum(run.seconds for run in block))
+            self._send_if_due(block[0])
+
+    def _send_if_due(self, run: Run) -> None:
+        """Send the results if it is time, after that of a task was kept."""
+        gather_s = STRETCH_S if run.in_portion else GATHER_S
+        if self._unsent.is_due(self._world.now, gather_s if run.seconds <= SHORT_S else gather_s / 2):
+            self._send_kept()
+        else:
+            self._check_soon(run)
 
     def _send(self) -> None:
         """Send all results."""
-        if self._send_stretch():
-            self._send_by = self._world.now + GATHER_S
-        self._send_journal()
+        self._end_block()
+        self._send_kept()
 
-    def _send_stretch(self) -> bool:
-        """Send the results of portions. Often only the sum of their times is known. Return whether there were any."""
-        if not self._stretch:
-            return False
-        group, payload = group_of(self.number, self._stretch)
-        if self._world.random.random() >= 0.5:
-            group = replace(group, seconds=[sum(group.seconds)])
-        are_plain = not group.failed and len(self._stretch) % 5 > 0  # sometimes one of the values is a pickle
-        self.channel.reply(replace(group, plain=are_plain), payload)
-        self._stretch.clear()
-        self._silent_from = self._world.now
-        return True
+    def _send_kept(self) -> None:
+        if self._unsent.count:
+            self._unsent.send()
+            self._unsent.silent_from = self._world.now  # not the real time
 
-    def _send_journal(self) -> None:
-        """Send the results in the journal."""
-        journal = self.channel.journal
-        if journal.results:
-            self.channel.reply(*journal.group(self.number))
-            journal.clear()
-            self._send_by = self._world.now + GATHER_S
+    def _send_results(self, group: messages.Message, frames: Sequence[Buffer]) -> None:
+        assert isinstance(group, messages.Results)
+        self.channel.reply(group, frames)
+        self._journal.heard.update(dict.fromkeys(groups.each_task(group)))
 
-    def _check_given_back(self, task: int, attempt: int) -> None:
-        """Check that a task of a portion was given back whose result still waits here, behind a long task."""
-        checker, ends = self.life.checker, self.code is not None or self._hangs or self.channel.spoilt
-        waits = any(result[:2] == (task, attempt) for result in self._stretch)
-        if ends or not waits or task in checker.killed_tasks:
-            return
-        if self.life is self._agent.life and self._agent.is_in_contact():
-            is_given_back = (self.life.peer, self.number, task, attempt) in checker.ends.late
-            assert is_given_back, f"the result of task {task} waits in slave {self.number} behind a long task"
+    def _send_meanwhile(self) -> None:
+        """Its agent begins to read its journal. Sometimes it sends the results at this moment."""
+        if self.code is None and not (self._hangs or self._block) and self._world.chance(0.1):
+            self._send_kept()
 
-    def fail_to_load(self) -> None:
-        """The script cannot be loaded."""
-        self.printed = f"no module named m{self._world.random.randint(1, 2)}\n"
-        self.outputs[2].write(self.printed)
-        self.end(1)
+    def _check_soon(self, run: Run) -> None:
+        """Check that a result does not wait long for the next task: its agent must read it in the journal. If it is in
+        a block that goes on, its task must be given back."""
+        agent, life, block = self._agent, self.life, self._block
+
+        def check() -> None:
+            has_ended = self.code is not None or self._hangs or self.channel.spoilt
+            named, waits = (run.task, run.attempt), f"the result of task {run.task} waits in slave {self.number}"
+            if has_ended or run.task in life.checker.killed_tasks or named in self._journal.heard:
+                return
+            if run not in block:
+                assert not agent.is_attentive(), waits
+            elif block is self._block and life is agent.life and agent.is_in_contact():
+                is_given_back = (run.peer, self.number, *named) in life.checker.ends.late
+                assert is_given_back, f"{waits} behind a long task"
+
+        self._world.after(PROMISED_S, check)
 
 
 def _drawn(random: Random, mean_s: float, stuck_s: float, slow_s: float) -> tuple[float, float]:
@@ -678,7 +640,7 @@ class SimulatedTemplate(SimulatedProcess):
 
     def answers(self) -> Sequence[tuple[Answer, SimulatedSlave | None]]:
         """The answers that have arrived."""
-        self._agent.link.readable(ORDERS_FD, False)
+        self._agent.readable(ORDERS_FD, False)
         answers, self._answers = self._answers, []
         return answers
 
@@ -690,7 +652,7 @@ class SimulatedTemplate(SimulatedProcess):
     def close(self) -> None:
         """Its agent gives no orders any more."""
         self._left = True
-        self._agent.link.readable(ORDERS_FD, False)
+        self._agent.readable(ORDERS_FD, False)
 
     # ---- what it does --------------------------------------------------------------------------------------
 
@@ -740,7 +702,7 @@ class SimulatedTemplate(SimulatedProcess):
         if slave.code is None:
             self._agent.begin(slave, FORK_S)
         self._answers.append((answer, None if answer.failure else slave))
-        self._agent.link.readable(ORDERS_FD, True)
+        self._agent.readable(ORDERS_FD, True)
         if not self._agent.host.unsafe and self._world.chance(0.03):  # before its agent reads the answer
             self.end(SIGKILL)
 
@@ -813,12 +775,12 @@ class AgentProcess:
         """The life of the master that it serves."""
         generation = self.life.network.generation
         self._alarm = Alarm(world, self._iterate)
-        self.connection: Connection = self.life.network.connect(self.wake, repeats=not host.returns_s)
-        self.link = self.connection.link
-        """Its first link, which also knows what of its own file descriptors can be read."""
+        self._ready: dict[int, None] = {}
+        """The file descriptors that can be read, without the connection."""
+        self.connection: Connection = self.life.network.connect(self.wake, self._ready)
         self.life.peer = peer = self.connection.peer
         if not host.able:
-            self.life.checker.unable[host.name] = None
+            self.life.checker.members.unable[host.name] = None
         self.store = SimulatedStore(world)
         self.slaves: dict[int, SimulatedSlave] = {}
         self.was_set_up = ""
@@ -834,7 +796,7 @@ class AgentProcess:
         lifetime_s = host.lifetime_s if world.faulty else None
         ends_at = None if lifetime_s is None else world.now + lifetime_s
         self.core = AgentCore(evolve(host.settings, hello=hello, ends_at=ends_at))
-        edges: Any = (self.link, self, self.outlets, self, self, self, self.store, self)
+        edges: Any = (self.connection, self, self.outlets, self, self, self, self.store, self)
         self._agent = Agent(self.core, AgentEdges(*edges))
         self._why = ""
         """Why the agent ended."""
@@ -918,7 +880,7 @@ class AgentProcess:
         """Whether it runs and is connected to its master, and was so for a while."""
         if self._over or self.connection.broken or not self.connection.back_at:
             return False
-        return self.world.now > self.deaf_until + GIVEN_BACK_S
+        return self.world.now > self.deaf_until + PROMISED_S
 
     @property
     def deaf_until(self) -> float:
@@ -954,7 +916,7 @@ class AgentProcess:
         """A signal arrives."""
         if not self._over:
             self._signals.append(number)
-            self.link.readable(SIGNALS_FD, True)
+            self.readable(SIGNALS_FD, True)
 
     def fileno(self) -> int:
         """The file descriptor that can be read when a signal has arrived."""
@@ -962,7 +924,7 @@ class AgentProcess:
 
     def clear(self) -> None:
         """Wait for the next signal."""
-        self.link.readable(SIGNALS_FD, False)
+        self.readable(SIGNALS_FD, False)
 
     def take(self) -> Sequence[signal.Signals]:
         """The signals that were caught since the last call."""
@@ -1000,24 +962,32 @@ class AgentProcess:
             return ComputationOver("the master has ended", finished=True)
         return AddressesFound([ADDRESS])
 
-    def connect(self, address: str) -> SimulatedAgentLink:
+    def connect(self, address: str) -> Connection:
         """Connect to the master."""
         assert address == ADDRESS, "there is one address"
         self.world.note(f"the agent on {self.host.name} looks for its master")
         life, welcome = self._newest(), self.core.welcome
         generation = life.network.generation
         is_new = welcome is not None and welcome.generation != generation
-        self.connection = life.network.connect(self.wake, self.connection, is_new=is_new)
+        self.connection = life.network.connect(self.wake, self._ready, self.connection, is_new)
         if is_new and self.core.settings.hello.generation == generation:
             if self.life.checker is not life.checker:  # it has learned which generation this is
                 self.world.note(f"the agent on {self.host.name} knows {generation}")
                 self.life = life
                 if not self.host.able:
-                    life.checker.unable[self.host.name] = None
+                    life.checker.members.unable[self.host.name] = None
             self.life.peer = self.connection.peer
-        return self.connection.link
+        return self.connection
 
     # ---- the loop ------------------------------------------------------------------------------------------
+
+    def readable(self, fd: int, is_ready: bool) -> None:
+        """Record whether a file descriptor can be read from now on."""
+        if is_ready:
+            self._ready[fd] = None
+            self.wake()
+        else:
+            self._ready.pop(fd, None)
 
     def wake(self) -> None:
         """Make the agent iterate as soon as it can."""
@@ -1037,7 +1007,7 @@ class AgentProcess:
             if code is not None:
                 self._exit(code)
                 return
-            if not self.connection.link.pending:
+            if not self.connection.pending:
                 break
         else:
             raise AssertionError("an agent iterates without an end")
@@ -1062,9 +1032,13 @@ class AgentProcess:
         self.kill_template()
         for slave in self.slaves.values():
             slave.end(SIGKILL)
-        self.connection.cut()
+        self.disconnect()
 
     # ---- faults --------------------------------------------------------------------------------------------
+
+    def disconnect(self, silent_s: float = 0.0) -> None:
+        """Its connection breaks, as `Network.cut` says."""
+        self.connection.network.cut(self.connection, silent_s)
 
     def terminate(self) -> None:
         """The batch system sends SIGTERM."""
@@ -1195,7 +1169,7 @@ class AgentHost:
         """Break the connection of the agent. Both ends notice this at their own times; messages in flight are lost."""
         if self.process is not None and not self.process.connection.broken:
             self.process.world.note(f"the connection of {self.name} breaks")
-            self.process.connection.cut()
+            self.process.disconnect()
 
     def end(self, process: AgentProcess, code: ExitCode | None) -> None:
         """End the process of an agent, unless it has already ended. Without an exit code, it was killed."""

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from attrs import Factory, define
-from msgspec.structs import replace
 
-from mwpy._simulation.network import SimulatedAgentLink
+from mwpy._simulation.checkers import Run
 from mwpy._simulation.world import World
 from mwpy._transport import wire
-from mwpy._transport.channel import AGAIN, VALUE
+from mwpy._transport.channel import JOURNAL_BYTES, Journal
 from mwpy._values import groups, messages
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ProtocolError
@@ -20,22 +19,7 @@ from mwpy._values.messagepack import as_pickle, encode
 from mwpy._values.messages import OF_RESULT, PART_BYTES, Share
 from mwpy._values.shares import KNOWN, SharedObject
 
-# The journal of a simulated slave, which its agent can read.
-
-
-Ended = tuple[int, int, float, int, bytes]
-"""A task that has ended, its attempt and its seconds, whether it has a value, a failure, or a reason to try again, and
-what this is."""
-
-
-def group_of(slave: int, results: Sequence[Ended]) -> tuple[messages.Results, Sequence[Buffer]]:
-    """Make a group of results."""
-    columns = [list(column) for column in zip(*results, strict=True)] or [[]] * 5
-    tasks, attempts, seconds, kinds, entries = columns
-    failed = [place for place, kind in enumerate(kinds) if kind != VALUE]
-    again = [place for place in failed if kinds[place] == AGAIN]
-    group = messages.Results(slave, *groups.spans_of(tasks, attempts), seconds, failed, again=again)
-    return group, [groups.payload(len(tasks), entries)]
+# The results of a simulated slave: the real journal, and files.
 
 
 FILE_WITH_NUMBER = encode(as_pickle(b"\x80\x05c%b\nnumber_in\n\x97\x98\x85R." % __name__.encode()))
@@ -47,37 +31,30 @@ def number_in(content: Buffer) -> int:
     return int.from_bytes(content[:8], "big")
 
 
-def group_of_file(slave: int, ended: Ended, number: int, size: int) -> tuple[messages.Results, Sequence[Buffer]]:
+def group_of_file(run: Run, number: int, size: int) -> tuple[messages.Results, Sequence[Buffer]]:
     """Make a group of one result: a file in which this number is written."""
-    group, frames = group_of(slave, [(*ended[:4], FILE_WITH_NUMBER)])
-    name = f"{OF_RESULT}{slave}-{ended[0]}-{ended[1]}-{ended[2]}"
-    content = number.to_bytes(8, "big").ljust(size, b"-")
-    return replace(group, buffers=[1], shares=[Share(name, size)]), [*frames, content]
+    share = Share(f"{OF_RESULT}{run.slave}-{run.task}-{run.attempt}-{run.seconds}", size)
+    group = messages.Results(run.slave, [run.task], [1], [run.attempt], [run.seconds], [], buffers=[1], shares=[share])
+    return group, [groups.payload(1, [FILE_WITH_NUMBER]), number.to_bytes(8, "big").ljust(size, b"-")]
 
 
 @define(eq=False, repr=False)
 class SimulatedJournal:
-    """The results that a slave has finished and not sent."""
+    """The journal of a slave, as its agent reads it."""
 
-    _sent_meanwhile: Callable[[], bool]
-    results: list[Ended] = Factory(list)
-    num_read: int = 0
-    """How many of these results the agent has read, counted from the first."""
+    _begins: Callable[[], None]
+    """Called before it is read. The slave may send the results at this moment."""
+    written: Journal = Factory(lambda: Journal(memoryview(bytearray(JOURNAL_BYTES))))
+    heard: dict[tuple[int, int], None] = Factory(dict)
+    """The tasks and attempts whose results the agent has read here, or was sent."""
 
     def read(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]] | None:
-        """Read the journal. Sometimes the slave sends the results during the read."""
-        if self._sent_meanwhile():
-            return None
-        self.num_read = len(self.results)
-        return self.group(slave)
-
-    def clear(self) -> None:
-        """The slave has sent its results."""
-        self.results, self.num_read = [], 0
-
-    def group(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]]:
-        """The results as a group."""
-        return group_of(slave, self.results)
+        """Read the results."""
+        self._begins()
+        found = self.written.read(slave)
+        if found is not None:
+            self.heard.update(dict.fromkeys(groups.each_task(found[0])))
+        return found
 
 
 # The channel between an agent and a simulated slave: both ends of it, in one object.
@@ -88,7 +65,8 @@ class SimulatedChannel:
     """The agent's end of the channel to a slave, and the actions of the slave at the other end."""
 
     _fd: int
-    _link: SimulatedAgentLink
+    _readable: Callable[[int, bool], None]
+    """Called with whether there is something to read."""
     _wake_slave: Callable[[], None]
     journal: SimulatedJournal
     started: int = 0
@@ -122,7 +100,7 @@ class SimulatedChannel:
 
     def receive(self) -> list[list[Buffer]]:
         """Return what the slave has sent."""
-        self._link.readable(self._fd, False)
+        self._readable(self._fd, False)
         if self._nonsense:
             self._nonsense = False
             raise ProtocolError("simulated nonsense")
@@ -156,18 +134,18 @@ class SimulatedChannel:
         """The slave sends a message, unless its end is closed."""
         if not self._ended:
             self._to_agent.append(wire.encode(message, payload))
-            self._link.readable(self._fd, True)
+            self._readable(self._fd, True)
 
     def end(self) -> None:
         """The slave closes its end."""
         self._ended = True
-        self._link.readable(self._fd, True)
+        self._readable(self._fd, True)
 
     def write_nonsense(self) -> None:
         """Some code in the slave writes into the stream, after everything that the slave has sent."""
         if not self._to_agent:
             self._nonsense = self.spoilt = True
-            self._link.readable(self._fd, True)
+            self._readable(self._fd, True)
 
 
 # The shared objects of an agent and its slaves.
@@ -221,8 +199,6 @@ class SharesOfSlave:
     _store: SimulatedStore
     _known: dict[str, str] = Factory(dict)
     """Why each is missing; empty if it is here."""
-    _needed: dict[int, list[str]] = Factory(dict)
-    """What the tasks need that it has not started, by the position of the task."""
 
     def hear(self, message: messages.Message) -> None:
         """Read a message of the agent, which may have dropped the object meanwhile. `start` checks what a task uses."""
@@ -233,24 +209,19 @@ class SharesOfSlave:
         elif isinstance(message, messages.ShareForgotten):
             del self._known[message.digest]
 
-    def passed_on(self, position: int, message: messages.Tasks) -> None:
-        """A task arrived."""
-        if message.shares:
-            self._needed[position] = [share.digest for share in message.shares]
+    def are_here(self, digests: Sequence[str]) -> bool:
+        """Whether a task that needs these objects can start."""
+        return all(digest in self._known for digest in digests)
 
-    def are_here(self, position: int) -> bool:
-        """Whether the task at this position can start."""
-        return all(digest in self._known for digest in self._needed.get(position, ()))
-
-    def start(self, position: int, wanted: Sequence[str]) -> list[SharedObject]:
-        """A task starts that needs these objects. Return the buffers of results that are here for it, which the codec
-        finds as long as they exist."""
-        of_results = [digest for digest in self._needed.pop(position, ()) if digest.startswith(OF_RESULT)]
+    def start(self, needed: Sequence[str], wanted: Sequence[str]) -> list[SharedObject]:
+        """A task starts that needs these objects, and at least those that it wanted at its submission. Return the
+        buffers of results that are here for it, which the codec finds as long as they exist."""
+        of_results = [digest for digest in needed if digest.startswith(OF_RESULT)]
         for digest in (*wanted, *of_results):
             assert digest in self._known, f"a task runs without the {digest}"
             here = self._known[digest] or self._store.is_complete(digest)
             assert here, f"a task uses the {digest}, which its agent has dropped"
         contents = {digest: self._store.contents[digest] for digest in of_results}
-        found = [SharedObject(Share(digest, len(contents[digest])), contents[digest]) for digest in of_results]
+        found = [SharedObject(Share(digest, len(content)), content) for digest, content in contents.items()]
         KNOWN.update({each.share.digest: each for each in found})
         return found
