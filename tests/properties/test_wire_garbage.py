@@ -108,32 +108,24 @@ def test_a_mutated_message_is_a_protocol_error(
     _decode([bytes(header)[:position], *payload])
 
 
-@settings(max_examples=1500)
-@given(st.lists(st.tuples(st.sampled_from([b"a", b"b"]), hostile, st.lists(st.binary(max_size=8), max_size=2))))
+@settings(max_examples=2000)
+@given(
+    st.lists(st.tuples(st.sampled_from([b"a", b"b"]), hostile, st.lists(st.binary(max_size=8), max_size=2))),
+    st.booleans(),
+)
 def test_a_hostile_member_leaves_the_master_unharmed(
-    sent: list[tuple[bytes, messages.Message, Sequence[bytes]]],
+    sent: list[tuple[bytes, messages.Message, Sequence[bytes]]], joins: bool
 ) -> None:
-    """Repeated, untimely and invented messages end the sender's connection. They do not harm the master."""
+    """Repeated, untimely and invented messages end the sender's connection, perhaps of an agent that holds tasks. They
+    harm neither the master nor correct agents."""
     core = _core_with_tasks()
+    for peer in (b"a", b"b", b"good") if joins else (b"good",):
+        _join(core, peer)
     gone: dict[bytes, None] = {}
     for peer, message, payload in sent:
         _deliver(core, peer, wire.encode(message, payload), gone)
-    assert core.state.jar.runnable <= 8
-
-
-@settings(max_examples=500)
-@given(st.lists(st.tuples(st.sampled_from([b"a", b"b"]), hostile), max_size=6))
-def test_hostile_messages_among_live_agents_leave_the_master_unharmed(
-    sent: list[tuple[bytes, messages.Message]],
-) -> None:
-    """Agents that hold tasks may send anything. The state stays consistent, and correct agents stay connected."""
-    core = _core_with_tasks()
-    for peer in (b"a", b"b", b"good"):
-        _join(core, peer)
-    gone: dict[bytes, None] = {}
-    for peer, message in sent:
-        _deliver(core, peer, wire.encode(message), gone)
     assert b"good" in core.state.members.peers
+    assert core.state.jar.runnable <= 8
 
 
 @settings(max_examples=300)
@@ -194,18 +186,6 @@ def test_results_of_a_former_generation_end_each_task_at_most_once_whatever_task
         ended += [result.task_id for result in core.take_actions().results]
     named = {task for spans in brought for first, count in spans if first > 0 for task in range(first, first + count)}
     assert sorted(ended) == sorted({*range(1, 9)} & named)
-
-
-def test_a_result_on_another_connection_does_not_end_a_task() -> None:
-    """Slave, task and attempt have the same numbers. Only the result of the task's own agent counts, once."""
-    core = _core_with_tasks()
-    _join(core, b"a")
-    _join(core, b"b")
-    of_a, of_b = _results([1], [1]), _results([2], [1])
-    assert _deliver(core, b"b", of_a) == ([], [])
-    assert _deliver(core, b"a", of_b) == ([], [])
-    assert [_deliver(core, b"a", of_a)[0] for _ in range(3)] == [[1], [], []]
-    assert [_deliver(core, b"b", of_b)[0] for _ in range(3)] == [[2], [], []]
 
 
 def test_an_agent_that_returns_more_tasks_than_exist_returns_the_tasks_that_it_holds() -> None:
