@@ -62,7 +62,7 @@ def test_a_slave_with_an_edited_module_runs_nothing_and_says_why_on_both_sides(s
     until(lambda: f"this slave has other code and runs no task of work: {why}" in late.err, "a line of the slave")
     _write(stage, MODULE)
     stage.agent(str(stage.folder / "script.py"))
-    assert master.end() == 0, master.err
+    master.finish()
     assert json.loads(master.out) == [0, 10, 20, 30]
 
 
@@ -77,7 +77,7 @@ def test_slaves_that_were_forked_from_the_old_code_go_on_after_an_edit(stage: St
     kill(slaves_of(agent.pid)[0], signal.SIGKILL)
     stage.until_audited("SLAVE-1 -> idle")
     (stage.folder / "go").touch()
-    assert master.end() == 0, master.err
+    master.finish()
     assert json.loads(master.out) == [0, 10, 20, 30]
     assert not stage.audited("other code")
 
@@ -93,7 +93,7 @@ def test_a_slave_with_an_edited_script_does_not_run_a_lambda_that_uses_its_funct
     stage.until_audited("function scale in script.py differs from the master's: give the slave the files")
     path.write_text(path.read_text().replace("FACTOR * x + 1", "FACTOR * x"))
     stage.agent(str(path))
-    assert master.end() == 0, master.err
+    master.finish()
     assert json.loads(master.out) == [0, 10, 20, 30]
 
 
@@ -109,7 +109,7 @@ def test_a_slave_with_an_edited_module_does_not_run_a_lambda_of_it_that_uses_its
     stage.until_audited("variable FACTORS in measures.py differs from the master's: give the slave the files")
     _write(stage, module)
     stage.agent(str(stage.folder / "script.py"))
-    assert master.end() == 0, master.err
+    master.finish()
     assert json.loads(master.out) == [0, 10, 20, 30]
 
 
@@ -141,5 +141,5 @@ def test_a_slave_without_the_script_runs_a_lambda_that_uses_only_modules(stage: 
     stage.start("", program=command)
     stage.until_audited("function helper in __main__.py differs from the master's: give the slave the files")
     stage.agent(str(path))
-    assert master.end() == 0, master.err
+    master.finish()
     assert master.out == "[[2.0, '4', 1]]\n[4]\n"

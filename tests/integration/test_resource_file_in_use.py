@@ -47,17 +47,16 @@ def test_a_second_master_is_refused_with_the_name_of_the_first(stage: Stage) -> 
     assert f"{stage.resource} belongs to another master (process {first.pid} on {platform.node()}, " in second.err
     assert "give another --mw-resource-file" in second.err
     order(stage, "return", 0)
-    assert first.end() == 0, first.err
+    first.finish()
 
 
 def test_the_file_of_a_killed_master_is_free(stage: Stage) -> None:
     """Its lock ended with it. Slaves that it had started do not hold the lock."""
     first = obeying(stage, "--mw-local", 1)
-    first.send(signal.SIGKILL)
-    first.end()
+    first.kill()
     second = obeying(stage)
     order(stage, "return", 0)
-    assert second.end() == 0, second.err
+    second.finish()
 
 
 def test_a_file_that_was_deleted_is_back_in_seconds(stage: Stage) -> None:
@@ -162,8 +161,7 @@ def test_an_agent_with_the_file_of_an_older_generation_is_refused(stage: Stage) 
     old = content(stage)
     port = old["master-addresses"][0].rpartition(":")[2]
     shutil.copy(stage.resource, stage.folder / "old.rsc")
-    first.send(signal.SIGKILL)
-    first.end()
+    first.kill()
     stage.resource.unlink()
     master = obeying(stage, *key, "--mw-master-port", port)
     new = content(stage)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -55,28 +54,24 @@ def test_a_master_that_is_killed_at_several_moments_gives_the_exact_result(stage
         before = Counter(_lines(stage, "ran"))
         running = _start(stage, count, 5)
         until(partial(_has_seen, stage, moment), f"{moment} results")
-        running.send(signal.SIGKILL)
-        running.end()
+        running.kill()
         stage.no_process_left()
         again = Counter(_lines(stage, "ran")) - before
         assert not seen & again.keys(), "a task ran again although its result had been handed out"
         seen = {*_lines(stage, "seen")}
         (stage.folder / "seen").unlink()
-    running = _start(stage, count, 5)
-    assert running.end() == 0, running.err
+    running = _start(stage, count, 5).finish()
     report = running.report
     ran = report.pop("ran")
     assert report == _expected(count)
-    running = _start(stage, count, 5)
-    assert running.end() == 0, running.err
+    running = _start(stage, count, 5).finish()
     assert running.report == {**_expected(count), "ran": ran}
     assert "has the results of" in running.err
     assert "Those of them that this run submits again are not computed again" in running.err
 
 
 def test_a_master_refuses_a_run_database_that_was_cut_off_with_one_line(stage: Stage) -> None:
-    running = _start(stage, 60, 1)
-    assert running.end() == 0, running.err
+    running = _start(stage, 60, 1).finish()
     path = stage.folder / "run.db"
     os.truncate(path, path.stat().st_size - 3 * 4096)
     left = path.read_bytes()
@@ -89,8 +84,7 @@ def test_a_master_refuses_a_run_database_that_was_cut_off_with_one_line(stage: S
 
 def test_failed_tasks_run_again_only_if_this_is_asked_for(stage: Stage) -> None:
     for arguments, ran in (((), 23), ((), 23), (("--mw-rerun", "failed"), 24)):
-        running = _start(stage, 10, 0, *arguments)
-        assert running.end() == 0, running.err
+        running = _start(stage, 10, 0, *arguments).finish()
         assert running.report == {**_expected(10), "ran": ran}
 
 
@@ -118,7 +112,7 @@ def test_results_of_changed_code_are_not_used_and_a_notice_says_what_changed(sta
             program=[sys.executable, str(stage.folder / "script.py")],
             variables={"PYTHONPATH": f"{Path(__file__).parents[2] / 'src'}:{Path(__file__).parents[2]}"},
         )
-        assert running.end() == 0, running.err
+        running.finish()
         return running.out.strip(), running.err
 
     path = stage.folder / "script.py"

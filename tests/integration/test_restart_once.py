@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sqlite3
 import sys
 from collections import Counter
@@ -66,8 +65,7 @@ def test_a_task_that_must_not_run_twice_does_not_run_again_after_a_crash(stage: 
     """Those that ran when the master was killed are unrunnable, and the others run. The user can let them run again."""
     first = _start(stage)
     until(lambda: sum(int(tag) % 2 for tag in _lines(stage, "ran")) == 2, "two tasks that wait")
-    first.send(signal.SIGKILL)
-    first.end()
+    first.kill()
     stage.no_process_left()
     may_have_run = {
         str(task - 1)
@@ -77,16 +75,14 @@ def test_a_task_that_must_not_run_twice_does_not_run_again_after_a_crash(stage: 
     assert len(ran_before & may_have_run) >= 2
     (stage.folder / "go").touch()
     for _ in range(2):
-        second = _start(stage)
-        assert second.end() == 0, second.err
+        second = _start(stage).finish()
         report = second.report
         assert max(Counter(_lines(stage, "ran")).values()) == 1, "a task with retry=False ran twice"
         refused = {tag for tag, end in report.items() if isinstance(end, str)}
         assert refused == may_have_run
         assert all("its policy says retry=False" in report[tag] for tag in refused)
         assert {report[tag] for tag in report.keys() - refused} == {int(tag) for tag in report.keys() - refused}
-    last = _start(stage, "--mw-rerun", "failed")
-    assert last.end() == 0, last.err
+    last = _start(stage, "--mw-rerun", "failed").finish()
     assert last.report == {str(number): number for number in range(6)}
 
 
@@ -108,8 +104,7 @@ def test_a_task_that_a_slave_has_not_started_runs_after_a_restart_although_it_mu
     until(lambda: "1" in _lines(stage, "ran"), "a task that waits")
     assert _lines(stage, "ran") == ["0", "1"]
     until(lambda: _asked(stage, "SELECT sum(count) FROM once") == [(6,)], "all tasks at the slave")
-    first.send(signal.SIGKILL)
-    first.end()
+    first.kill()
     second = _published(stage, *group)
     until(lambda: "back at the master" in agent.err, "the agent at the second master")
     (stage.folder / "go").touch()
@@ -123,8 +118,7 @@ def test_a_master_whose_agents_died_with_it_says_soon_which_tasks_wait_and_how_t
     agent = _script(stage, "--mw-slave", "--mw-resource-file", stage.resource, "--mw-slave-processes", "2")
     until(lambda: sum(int(tag) % 2 for tag in _lines(stage, "ran")) == 2, "two tasks that wait")
     for process in (first, agent):
-        process.send(signal.SIGKILL)
-        process.end()
+        process.kill()
     ran = {int(tag) + 1 for tag in _lines(stage, "ran") if int(tag) % 2}
     (stage.folder / "go").touch()
     second = _published(stage)
@@ -132,8 +126,7 @@ def test_a_master_whose_agents_died_with_it_says_soon_which_tasks_wait_and_how_t
     until(lambda: all(f"task {task} (pay)" in second.err for task in ran), "the names, in one message or in two")
     assert f"agent (process {agent.process.pid} on " in second.err
     assert "--mw-rerun failed: then they run at once" in second.err
-    second.send(signal.SIGKILL)
-    second.end()
+    second.kill()
     last = _published(stage, "--mw-rerun", "failed")
     agent = _script(stage, "--mw-slave", "--mw-resource-file", stage.resource)
     assert (last.end(), agent.end()) == (0, 0), last.err
@@ -163,21 +156,18 @@ sys.exit(mwpy.main())
 def test_a_task_that_ran_into_its_time_limit_does_not_hang_again_at_a_restart(stage: Stage, more: str) -> None:
     """It has failed with the former reason, as often as the script is started. The user can let it run again."""
     (stage.folder / "script.py").write_text(HANGING)
-    first = _start(stage, more)
-    assert first.end() == 0, first.err
+    first = _start(stage, more).finish()
     *values, error = first.report
     assert values == [0, 2]
     assert "0.5 s" in error, error
     for _ in range(2):
-        second = _start(stage, more)
-        assert second.end() == 0, second.err
+        second = _start(stage, more).finish()
         assert second.report[:2] == [0, 2]
         assert "before the master was started again, " in second.report[2]
         assert "0.5 s" in second.report[2]
         assert "--mw-rerun failed runs it again" in second.report[2]
         assert sorted(_lines(stage, "ran")) == ["0", "1", "2"], "a task runs again"
-    last = _start(stage, "--mw-rerun", "failed", more)
-    assert last.end() == 0, last.err
+    last = _start(stage, "--mw-rerun", "failed", more).finish()
     assert last.report[:2] == [0, 2]
     assert "before the master was started again" not in last.report[2]
     assert sorted(_lines(stage, "ran")) == ["0", "1", "1", "2"]

@@ -168,7 +168,7 @@ def _seen_when_killed(stage: Stage, running: Running) -> set[str]:
 
 def _check_end(stage: Stage, running: Running, seen: set[str], expected: int) -> None:
     """Nothing ran again that the master algorithm had got, and the result is exact."""
-    assert running.end() == 0, running.err
+    running.finish()
     assert running.out.split() == [str(expected)], running.err
     again = {each for each, count in Counter(_lines(stage, "ran")).items() if count > 1}
     assert not again & seen, running.err
@@ -244,8 +244,7 @@ def test_mwpy_says_that_all_arguments_of_a_script_are_different(
     stage: Stage, before: str, after: str, sums: tuple[int, int]
 ) -> None:
     for script, expected in zip((before, after), sums, strict=True):
-        running = _start(stage, script)
-        assert running.end() == 0, running.err
+        running = _start(stage, script).finish()
         assert running.out.split() == [str(expected)]
     assert "none of the first 20 tasks of simulate has an answer in the run database" in running.err
     assert "300 tasks of simulate with the same code: their arguments are different. If they contain" in running.err

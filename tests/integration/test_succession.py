@@ -124,8 +124,7 @@ def test_an_agent_that_outlives_its_master_brings_its_results_to_the_next_genera
     first = _start(stage)
     generation = _generation(stage)
     _fed(stage, ends, 6)
-    first.send(signal.SIGKILL)
-    first.end()
+    first.kill()
     (stage.folder / "go").unlink()
     second = _start(stage)
     agent = _fed(stage, ends, 3)
@@ -135,13 +134,12 @@ def test_an_agent_that_outlives_its_master_brings_its_results_to_the_next_genera
     assert [
         task for first, count in zip(order.tasks, order.counts, strict=True) for task in range(first, first + count)
     ] == [1, 2]
-    second.send(signal.SIGKILL)
-    second.end()
+    second.kill()
     (stage.folder / "go").touch()
     third = _start(stage)
     agent = member(stage, ends)
     _bring(agent, generation, [3, 6])
-    assert third.end() == 0, third.err
+    third.finish()
     expected = {str(task - 1): ["failed" if task == 2 else 10 * task, "SLAVE-0", "here"] for task in range(1, 7)}
     assert third.report == expected
     assert len(stage.until_audited("AGENT-0 -> 1 result of SLAVE-0 in generation 1")) == 1
@@ -167,8 +165,7 @@ def test_an_agent_keeps_a_result_until_the_run_database_has_it(stage: Stage, end
         assert received(agent, messages.Handled) == []
         locking.execute("ROLLBACK")
     ends.until(lambda: received(agent, messages.Handled), "what was handled")
-    master.send(signal.SIGKILL)
-    master.end()
+    master.kill()
 
 
 SUM = """
@@ -209,8 +206,7 @@ def test_an_agent_goes_on_looking_if_the_next_master_dies_before_it_accepts_the_
     first = _start(stage, LONG)
     agent = _run(stage, "--mw-slave", "--mw-resource-file", stage.resource, "--mw-client-timeout", "5")
     until(lambda: len(_lines(stage, "seen")) > 50, "results")
-    first.send(signal.SIGKILL)
-    first.end()
+    first.kill()
     key = new_key()
     second = MasterLink("127.0.0.1", 0, key, 30.0, 1 << 20, [b"probe"])
     address, member_pair = f"tcp://127.0.0.1:{second.port}", member_keys(key)
@@ -221,9 +217,8 @@ def test_an_agent_goes_on_looking_if_the_next_master_dies_before_it_accepts_the_
     )
     until(lambda: any(isinstance(each, Frames) for each in second.poll(0.1, time.monotonic())), "a Hello")
     second.close(0.0)
-    third = _start(stage, LONG)
-    assert third.end() == 0, third.err
-    assert agent.end() == 0, agent.err
+    third = _start(stage, LONG).finish()
+    agent.finish()
     assert third.report == sum(range(400))
 
 
@@ -233,10 +228,8 @@ def test_agents_of_a_killed_master_join_its_next_generation_and_bring_what_they_
     command = ("--mw-slave", "--mw-resource-file", stage.resource, "--mw-client-timeout", "5")
     agents = [_run(stage, *command) for _ in range(2)]
     until(lambda: len(_lines(stage, "seen")) > 50, "results")
-    first.send(signal.SIGKILL)
-    first.end()
-    second = _start(stage, LONG)
-    assert second.end() == 0, second.err
+    first.kill()
+    second = _start(stage, LONG).finish()
     assert [agent.end() for agent in agents] == [0, 0], agents[0].err
     assert second.report == sum(range(400))
     assert len({line.split(":")[0] for line in _lines(stage, "ran")}) == 400
@@ -280,14 +273,13 @@ def test_a_task_that_runs_when_its_master_dies_finishes_in_its_slave_which_then_
     agent = _run(stage, *command, "--mw-slave-processes", "1")
     until(lambda: bool(_lines(stage, "ran")), "a running task")
     [running] = _lines(stage, "ran")
-    first.send(signal.SIGKILL)
-    first.end()
+    first.kill()
     (stage.folder / "life").touch()
     second = _start(stage, PATIENT)
     until(lambda: "back at the master" in agent.err, "the agent at the second master")
     (stage.folder / "finish").touch()
-    assert second.end() == 0, second.err + agent.err
-    assert agent.end() == 0, agent.err
+    second.finish()
+    agent.finish()
     pid = int(running.split(":")[1])
     assert _lines(stage, "ran") == [running, *(f"{number}:{pid}" for number in range(1000, 1003))]
     later = [[1000 + each, 2 + each, pid, "SLAVE-0"] for each in range(3)]
@@ -302,8 +294,7 @@ def test_an_agent_whose_resource_file_is_a_copy_finds_the_next_master(stage: Sta
     agent = _run(stage, "--mw-slave", "--mw-resource-file", copy, "--mw-slave-processes", "1")
     until(lambda: bool(_lines(stage, "ran")), "a running task")
     before = resource_file.read(stage.resource)
-    first.send(signal.SIGKILL)
-    first.end()
+    first.kill()
     (stage.folder / "life").touch()
     second = _start(stage, PATIENT)
     until(lambda: "back at the master" in agent.err, "the agent at the second master")
@@ -311,21 +302,19 @@ def test_an_agent_whose_resource_file_is_a_copy_finds_the_next_master(stage: Sta
     assert (before.keys, before.master_addresses) == (after.keys, after.master_addresses)
     assert stat.S_IMODE((stage.folder / "run.db.keys").stat().st_mode) == 0o600
     (stage.folder / "finish").touch()
-    assert second.end() == 0, second.err + agent.err
-    assert agent.end() == 0, agent.err
+    second.finish()
+    agent.finish()
     assert len(_lines(stage, "ran")) == len(second.report) == 4
 
 
 def test_a_master_whose_former_port_is_taken_or_whose_keys_others_can_read_takes_others(stage: Stage) -> None:
     first = _start(stage, PATIENT)
     before = resource_file.read(stage.resource)
-    first.send(signal.SIGKILL)
-    first.end()
+    first.kill()
     (stage.folder / "run.db.keys").chmod(0o644)
     second = _start(stage, PATIENT)
     assert resource_file.read(stage.resource).keys != before.keys
-    second.send(signal.SIGKILL)
-    second.end()
+    second.kill()
     left = resource_file.read(stage.resource)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", int(left.master_addresses[0].rpartition(":")[2])))
@@ -344,8 +333,7 @@ def test_an_old_resource_file_does_not_lead_an_agent_back_to_a_former_generation
     shutil.copy(stage.resource, seen)
     agent = _run(stage, "--mw-slave", "--mw-resource-file", seen, "--mw-slave-processes", "1", *short)
     until(lambda: bool(_lines(stage, "ran")), "a running task")
-    first.send(signal.SIGKILL)
-    first.end()
+    first.kill()
     (stage.folder / "life").touch()
     second = _start(stage, PATIENT, *short)
     shutil.copy(stage.resource, seen)
@@ -357,8 +345,8 @@ def test_an_old_resource_file_does_not_lead_an_agent_back_to_a_former_generation
     until(lambda: agent.err.count("back at the master") == 2, "the agent at the second master again")
     shutil.copy(stage.resource, seen)
     (stage.folder / "finish").touch()
-    assert second.end() == 0, second.err + agent.err
-    assert agent.end() == 0, agent.err
+    second.finish()
+    agent.finish()
     assert len(_lines(stage, "ran")) == len(second.report) == 4
     assert agent.err.count("the master was started again") == 1
 
@@ -400,13 +388,12 @@ def test_slaves_that_only_know_the_address_of_their_master_serve_its_next_genera
     agent = _agent_of(stage, port)
     until(lambda: len(_lines(stage, "seen")) == 19 and len(_lines(stage, "ran")) == 21, "two tasks that do not end")
     slaves = {line.split(":")[1] for line in _lines(stage, "ran")}
-    first.send(signal.SIGKILL)
-    first.end()
+    first.kill()
     second = _start_at(stage, port, "--mw-run-database", "run.db")
     until(lambda: "back at the master" in agent.err, "the agent at the second master")
     (stage.folder / "finish").touch()
-    assert second.end() == 0, second.err + agent.err
-    assert agent.end() == 0, agent.err
+    second.finish()
+    agent.finish()
     ran = [line.split(":") for line in _lines(stage, "ran")]
     assert sorted(int(number) for number, _ in ran) == [*range(40)]
     assert {pid for _, pid in ran} == slaves
@@ -421,8 +408,7 @@ def test_an_agent_leaves_if_another_computation_has_the_address_of_its_master(st
     first = _start_at(stage, port)
     agent = _agent_of(stage, port)
     until(lambda: len(_lines(stage, "seen")) == 19, "results")
-    first.send(signal.SIGKILL)
-    first.end()
+    first.kill()
     _start_at(stage, port, "--mw-member-id", "another")
     assert agent.end() == 3, agent.err
     assert "member id 'default-member-id' is not this master's 'another'" in agent.err

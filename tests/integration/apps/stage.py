@@ -65,8 +65,18 @@ class Running:
                 f"still running after {patience_s:.0f} s:\n{self.out[-2000:]}\n{self.err[-4000:]}"
             ) from None
 
+    def finish(self) -> Self:
+        """Wait until it ends, which must be without an error."""
+        assert self.end() == 0, self.err
+        return self
+
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill it, and wait for its end."""
+        self.send(signal.SIGKILL)
+        self.end()
 
 
 class Stage:
