@@ -2,9 +2,9 @@
 
 A function that travels by name is defined once. A function that travels by value is whatever its pickle contains: the
 values of its globals, its closure, its instance. So it is pickled at each use, and the digest of the pickle says
-whether this is a known algorithm or another one. It is not pickled if it is certain that its pickle would be the same
-as before (see `_transport/by_value.py`). The core decides which algorithms are kept (see
-`_core/master/algorithms.py`); here they are only found by weak references.
+whether this is a known algorithm or another one. To find out without a pickle that a function is unchanged was tried:
+single submissions in a notebook had several times the rate, for 120 lines. The core decides which algorithms are kept
+(see `_core/master/algorithms.py`); here they are only found by weak references.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count, repeat
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakValueDictionary, ref
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from attrs import Factory, define
 from msgspec.structs import replace
@@ -38,7 +37,6 @@ from mwpy._values.task import Reference
 
 if TYPE_CHECKING:
     from mwpy._roles.master_io import MasterIo
-    from mwpy._transport.by_value import Snapshot
 
 
 @define(eq=False, repr=False)
@@ -89,10 +87,6 @@ class CodeWatch:
 DIGEST_DIGITS = 32
 """Hexadecimal digits of the digest of a pickle. Two different pickles never have the same digest."""
 
-SNAPSHOT_BYTES = 64 * 1024
-"""If a pickle or a snapshot of a function is larger, no snapshot is kept, because it keeps what is in the pickle, and
-because it is made at each use."""
-
 LARGE_BYTES = 16 << 20
 """If a pickle is larger, a notice names the variable that makes it large: it is pickled at each submission."""
 
@@ -103,16 +97,6 @@ class Prepared(Algorithm):
     def __init__(self, function: Callable[..., Any], defined: Defined, *, policy: Policies) -> None:
         super().__init__(function, policy=policy)
         self.defined = defined
-
-
-class _Used(NamedTuple):
-    """The last use of a function by value."""
-
-    defined: ref[Defined]
-    snapshot: Snapshot | None
-    """What its pickle contained; None if there is no snapshot."""
-    is_new: bool
-    """Whether the function was new or had changed. Its next use makes a snapshot: many functions have no next use."""
 
 
 @define(eq=False, repr=False)
@@ -135,9 +119,6 @@ class Definitions:
     """The algorithms that travel by name."""
     _digests: WeakValueDictionary[str, Defined] = Factory(WeakValueDictionary)
     """The algorithms that travel by value, by digest: those that the core keeps, or that something here refers to."""
-
-    _used: WeakKeyDictionary[FunctionType, _Used] = Factory(WeakKeyDictionary)
-    """The functions that travel by value."""
     _large: set[str] = Factory(set)
     """The functions that were named because they are large."""
 
@@ -168,15 +149,12 @@ class Definitions:
             return False
         self.known.clear()
         self._digests.clear()
-        self._used.clear()
         return True
 
     def _forget(self, algorithm: Algorithm, defined: Defined) -> None:
         """Forget a definition that slaves have refused, so that the next one is another algorithm for them."""
         self.known.pop(algorithm, None)
         self._digests.pop(defined.record.definition.digest, None)
-        if isinstance(algorithm.function, FunctionType):
-            self._used.pop(algorithm.function, None)
 
     def of(self, algorithm: Algorithm) -> Defined:
         """Return the definition of an algorithm, at once if it never changes."""
@@ -191,9 +169,6 @@ class Definitions:
         """
         if isinstance(algorithm, Prepared):
             return algorithm.defined
-        unchanged = self._unchanged(algorithm.function)
-        if unchanged is not None:
-            return unchanged
         algorithm = algorithm_of(algorithm.function)  # that of a call that was unpickled is a copy
         if algorithm in self.known:
             return self.known[algorithm]
@@ -211,33 +186,7 @@ class Definitions:
             return ""
         return reference
 
-    def _unchanged(self, function: Callable[..., Any]) -> Defined | None:
-        """Return the definition of a function that travels by value, if its pickle would be the same as before."""
-        if not isinstance(function, FunctionType):
-            return None
-        used = self._used.get(function)
-        if used is None or used.snapshot is None or not used.snapshot.is_current(function):
-            return None
-        return None if self._look(function, by_value=True) else used.defined()
-
     def _by_value(self, algorithm: Algorithm) -> Defined:
-        """Return the definition of an algorithm that travels by value."""
-        function = algorithm.function
-        if not isinstance(function, FunctionType):
-            return self._by_pickle(algorithm)
-        before, snapshot = self._used.get(function), None
-        if before is not None and before.is_new and (self.codec.main_by_value or "<" in algorithm.name):
-            from mwpy._transport.by_value import snapshot_of  # only here, because it loads cloudpickle
-
-            snapshot = snapshot_of(function)
-        defined = self._by_pickle(algorithm)
-        if snapshot is not None:
-            size = max(len(snapshot.content), len(defined.record.packed))
-            snapshot = snapshot if size <= SNAPSHOT_BYTES and snapshot.is_current(function) else None
-        self._used[function] = _Used(ref(defined), snapshot, before is None or before.snapshot is not None)
-        return defined
-
-    def _by_pickle(self, algorithm: Algorithm) -> Defined:
         """Pickle an algorithm, and return the definition with this pickle."""
         references: dict[Reference, None] = {}
         generators: dict[type, None] = {}

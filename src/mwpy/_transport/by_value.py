@@ -1,4 +1,4 @@
-"""Pickles by value, with cloudpickle, and tells whether a function must be pickled again.
+"""Pickles by value, with cloudpickle.
 
 This module is imported only when it is needed, because cloudpickle loads slowly.
 
@@ -28,12 +28,9 @@ from __future__ import annotations
 import functools
 import io
 import linecache
-import pickle
 import sys
-import types
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from itertools import repeat
 from operator import attrgetter
 from types import (
     BuiltinFunctionType,
@@ -48,7 +45,6 @@ from types import (
 from typing import IO, Any, Optional, TypeAlias, TypeVar
 
 import cloudpickle
-from attrs import define
 from cloudpickle.cloudpickle import _code_reduce, _should_pickle_by_reference
 
 from mwpy._system.packages import generator_kinds, reduced
@@ -61,145 +57,10 @@ from mwpy._system.script import (
     is_same,
 )
 from mwpy._transport.error_texts import reduced_error
-from mwpy._values.algorithm import Algorithm
-from mwpy._values.functions import cells_of, codes_in, names_assigned_in, names_of_globals
-
-# Functions by value that are unchanged: their pickles would be the same as before.
-#
-# A function by value is whatever its pickle contains, and cloudpickle takes 60 µs for it. To compare everything that
-# the pickle contains takes much less: Python's own pickler, which is written in C, writes it in a form that only tells
-# whether it is the same. In this form, what cannot change counts by its identity: code, modules, and functions and
-# classes of modules, which travel by name as long as they are found under this name. Functions by value count by what
-# their pickle contains: code, defaults, names, annotations and attributes, the content of the closure, and the globals
-# that the code may read. Numbers, texts, lists, dicts and the like are written as they are.
-#
-# A function that reaches anything else, such as an instance or a class of `__main__`, has no *snapshot*, and is pickled
-# at each use. A snapshot keeps what counts by its identity, so no other object gets the same one. It must not keep
-# functions by value. A function is unchanged if another snapshot of it is equal.
-#
-# cloudpickle also writes the imported submodules of a package that the code may use. They can only change with the
-# table of all modules.
-
+from mwpy._values.functions import cells_of, names_assigned_in, names_of_globals
 
 CONSTANTS = frozenset(map(type, (None, True, 1, 1.0, 1j, "", b"", ..., NotImplemented, Optional)))
 """The types of objects that cannot change."""
-
-FIXED_MODULES = ("builtins", "mwpy")
-"""What these modules define is always found there."""
-
-NAMES = ("__package__", "__name__", "__path__", "__file__")
-"""Globals that cloudpickle writes for each function."""
-
-
-_GAP = "there is no such global"
-
-
-class _Changing(Exception):
-    """The function reaches an object that may change."""
-
-
-@define(eq=False, repr=False)
-class Snapshot:
-    """What the pickle of a function contained."""
-
-    content: bytes
-    _kept: list[object]
-    """What counts by its identity."""
-
-    def is_current(self, function: FunctionType) -> bool:
-        """Whether everything is still as it was."""
-        now = snapshot_of(function)
-        return now is not None and now.content == self.content
-
-
-def snapshot_of(function: FunctionType) -> Snapshot | None:
-    """Return what the pickle of a function will contain; None if it reaches an object that may change.
-
-    Another thread may change the function at the same time. So make the snapshot before the pickle, and ask whether it
-    is current after that.
-    """
-    if cloudpickle.list_registry_pickle_by_value():
-        return None
-    last_module, file = next(reversed(sys.modules)), io.BytesIO()
-    pickler = _SnapshotPickler(file, 5)
-    pickler.kept = [last_module]
-    try:
-        pickler.dump((len(sys.modules), id(last_module), function))
-    except Exception:  # also any error of an object that is reached
-        return None
-    return Snapshot(file.getvalue(), pickler.kept)
-
-
-class _SnapshotPickler(pickle.Pickler):
-    kept: list[object]
-
-    def persistent_id(self, value: Any) -> int | None:
-        kind = type(value)
-        if kind in _WRITTEN or (kind is not CodeType and not _is_found(value)):
-            return None
-        self.kept.append(value)
-        return id(value)
-
-    def reducer_override(self, value: Any) -> Any:
-        kind = type(value)
-        if kind in _CONTENTS:
-            return list, (), None, iter(_CONTENTS[kind](value))  # it is known before its content, which may refer to it
-        if kind in _FIXED or (kind.__module__ == "typing" and hasattr(value, "__origin__")):
-            return NotImplemented
-        raise _Changing
-
-
-_WRITTEN = CONSTANTS | {tuple, list, dict, set, frozenset, int, Algorithm, MethodType}
-"""The types of objects that count by their content. Others have to be looked at."""
-
-_FIXED = CONSTANTS | {slice, types.UnionType, types.GenericAlias}
-"""The types of objects that cannot change, besides those that the pickler knows."""
-
-
-def _is_found(value: Any) -> bool:
-    """Whether a function, class or module travels by name."""
-    if not isinstance(value, (type, FunctionType, BuiltinFunctionType)):
-        return isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value
-    module, name = value.__module__, value.__qualname__
-    if module == MAIN or type(module) is not str:
-        return False
-    if module.partition(".")[0] in FIXED_MODULES:
-        return "<" not in name
-    home = sys.modules.get(module)
-    return isinstance(home, ModuleType) and vars(home).get(name) is value
-
-
-def _in_function(function: FunctionType) -> list[object]:
-    if function.__module__ != MAIN and "<" not in function.__qualname__:
-        raise _Changing  # it travels by value now, but may be found under its name later
-    return [
-        function.__code__,
-        function.__defaults__,
-        function.__kwdefaults__,
-        function.__name__,
-        function.__qualname__,
-        function.__module__,
-        function.__doc__,
-        vars(function) or None,
-        function.__annotations__ or None,
-        *map(function.__globals__.get, _names_in(function.__code__), repeat(_GAP)),
-        *[cell.cell_contents for cell in function.__closure__ or ()],
-    ]
-
-
-_CONTENTS: dict[type, Callable[[Any], list[object]]] = {
-    FunctionType: _in_function,
-    MethodType: lambda method: [method.__func__, method.__self__],
-    Algorithm: lambda algorithm: [algorithm.function, algorithm.policy],
-}
-"""The content of each object that travels by value."""
-
-
-@functools.lru_cache(maxsize=1000)
-def _names_in(code: CodeType) -> tuple[str, ...]:
-    """Return the names of all globals that a function with this code may use, and those of attributes."""
-    return (*NAMES, *dict.fromkeys(name for each in codes_in(code) for name in each.co_names))
-
 
 Cached: TypeAlias = "functools._lru_cache_wrapper[Any]"
 KIND = functools._lru_cache_wrapper
