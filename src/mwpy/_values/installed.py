@@ -4,9 +4,8 @@ A module is installed if Python finds it directly in a folder of installed packa
 module is its own. Everything else is the user's own module, whose code may be edited at any time: also a checkout below
 `site-packages`, a file that somebody has copied there, and a package that was installed with `pip install -e`.
 
-To import `importlib.metadata` takes longer than most launches can wait: it loads the parsers of mail, zip and CSV
-files. It is asked only where it may know more than the names of the folders and one line of a file show: about modules
-that belong to a package of another name, and where packages are not in plain folders or are found by other importers.
+Which package has a module is read from its list of files: `importlib.metadata.packages_distributions` takes seconds
+where there are many packages, and to import it takes as long as a part of the launch. It is only asked for versions.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import re
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
-from itertools import chain
 from types import ModuleType
 from typing import Any
 
@@ -29,6 +28,9 @@ STANDARD_LIBRARY = os.path.dirname(os.__file__)
 FOLDERS_KEPT = 256
 """How many folders of `sys.path` have the names of their packages kept."""
 
+
+_METADATA = (".dist-info", ".egg-info")
+"""How the folders with the metadata of packages are named."""
 
 _TOP = re.compile(r"^(?:\.\./)?([^/.,\s]+)(?=[/.,\n]|$)", re.MULTILINE)
 """The first part of each line in a list of files or modules."""
@@ -110,11 +112,12 @@ def owner_of(top: str, place: str) -> str:
     while (above := os.path.dirname(folder)) != folder:
         if os.path.basename(folder).partition(".")[0] == top:
             try:
-                owner = _owners_in(above, os.stat(above).st_mtime_ns).get(top)
+                metadata = _metadata_in(above, os.stat(above).st_mtime_ns).get(top)
             except OSError:  # it is in a zip file
-                owner = None
-            if owner:
-                return top if _normalized(owner) == _normalized(top) else owner
+                metadata = None
+            if metadata:
+                owner = _name_in(metadata)
+                return top if owner.replace("-", "_").lower() == top.lower() else owner
         folder = above
     return ""
 
@@ -128,27 +131,19 @@ def _site_folders() -> frozenset[str]:
 
 
 @lru_cache(FOLDERS_KEPT)
-def _owners_in(folder: str, modified_at: int) -> Mapping[str, str]:
-    """Return the packages of the top-level modules in a folder, as the lists of files of the packages say.
+def _metadata_in(folder: str, _modified_at: int) -> Mapping[str, str]:
+    """Return where the metadata of the package is that has each top-level module in a folder.
 
     Args:
-        modified_at: as for `_packages_in`.
+        _modified_at: tells apart what the folder contained at different times.
 
     Raises:
         OSError: it is no folder, or cannot be read.
     """
-    packages = _packages_in(folder, modified_at)
-    if packages is None:
-        name = os.path.basename(folder).partition("-")[0]
-        return {child.partition(".")[0]: name for child in os.listdir(folder)}
-    places = [*chain.from_iterable(packages.values())]
+    places = [os.path.join(folder, child) for child in os.listdir(folder) if child.endswith(_METADATA)]
     if folder not in _site_folders() and not any(place.endswith(".dist-info") for place in places):
         return {}  # `NAME.egg-info` is also beside sources that stay in use
-    owners: dict[str, str] = {}
-    for place in places:
-        name = _written(place, "name") or os.path.basename(place).rpartition(".")[0].partition("-")[0]
-        owners |= dict.fromkeys(_tops_of(place), name)
-    return owners
+    return {top: place for place in places for top in _tops_of(place)}
 
 
 def _tops_of(place: str) -> Iterator[str]:
@@ -159,7 +154,21 @@ def _tops_of(place: str) -> Iterator[str]:
                 yield from {*_TOP.findall(file.read())}
         except (OSError, UnicodeDecodeError):
             pass
-    yield _normalized(os.path.basename(place).rpartition(".")[0].partition("-")[0])
+    yield _stem(place)
+
+
+def _name_in(place: str) -> str:
+    """Return the name of a package whose metadata is in a folder."""
+    for name in ("METADATA", "PKG-INFO"):
+        with suppress(OSError), open(os.path.join(place, name), encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("Name:"):
+                    return line.removeprefix("Name:").strip()
+    return _stem(place)
+
+
+def _stem(place: str) -> str:
+    return os.path.basename(place).rpartition(".")[0].partition("-")[0]
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
@@ -168,75 +177,9 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def _version_of(package: str) -> str:
-    """Return the version of a package; empty if it is not installed."""
-    places = _places(package)
-    if places is not None and not places:
-        return ""
-    if places is not None and len(places) == 1 and (written := _written(places[0], "version")):
-        return written
     from importlib import metadata
 
     try:
         return metadata.version(package) or ""
-    except (metadata.PackageNotFoundError, ValueError):
+    except (metadata.PackageNotFoundError, ValueError, KeyError):
         return ""
-
-
-def _places(package: str) -> Sequence[str] | None:
-    """Return where the metadata of a package is; None if only `importlib.metadata` can find out."""
-    if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
-        return None
-    name, found = _normalized(package), list[str]()
-    for entry in sys.path:
-        try:
-            folder = os.path.abspath(entry)
-            known = _packages_in(folder, os.stat(folder).st_mtime_ns)
-        except FileNotFoundError:
-            continue
-        except OSError:  # a zip file, for example
-            return None
-        if known is None:
-            return None
-        found += known.get(name, ())
-    return found
-
-
-@lru_cache(FOLDERS_KEPT)
-def _packages_in(folder: str, _modified_at: int) -> Mapping[str, Sequence[str]] | None:
-    """Return where the metadata of each package in a folder is, by its normalized name; None for an egg, which is
-    another format.
-
-    Args:
-        _modified_at: tells apart what the folder contained at different times.
-
-    Raises:
-        OSError: it is no folder, or cannot be read.
-    """
-    if folder.lower().endswith(".egg"):
-        return None
-    found: dict[str, list[str]] = {}
-    for child in os.listdir(folder):
-        stem, dot, kind = child.lower().rpartition(".")
-        if dot and kind in ("dist-info", "egg-info"):
-            found.setdefault(_normalized(stem.partition("-")[0]), []).append(os.path.join(folder, child))
-    return found
-
-
-def _normalized(name: str) -> str:
-    """A name of a package as `importlib.metadata` compares it."""
-    return re.sub(r"[-_.]+", "_", name).lower()
-
-
-def _written(place: str, field: str) -> str:
-    """Read a field in the metadata of a wheel; empty if there is none."""
-    try:
-        with open(os.path.join(place, "METADATA"), encoding="utf-8") as lines:
-            for line in lines:
-                name, _, value = line.partition(":")
-                if name.lower() == field:
-                    return value.lstrip(" \t").rstrip("\n")
-                if not line.strip():  # the description follows
-                    break
-    except (OSError, UnicodeDecodeError):
-        pass
-    return ""
