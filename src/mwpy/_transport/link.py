@@ -45,6 +45,7 @@ import termios
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
+from math import inf
 from typing import Any
 
 import zmq
@@ -476,96 +477,15 @@ def end(descriptor: int, other_end: OtherEnd) -> None:
             connection.shutdown(socket.SHUT_RDWR)
 
 
-# The connections of the peers from which a message was read: when each was last heard, and which may have ended.
-#
-# The monitor names a connection that ended by its descriptor. But ZeroMQ reports this before it has passed on the last
-# messages of the connection, and by then the descriptor may belong to another connection. So a peer whose descriptor is
-# named is only *doubtful*. It is sent probes until one of them fails.
-
-
-SILENT = 0.85
-"""A connection on which nothing had arrived for this part of the timeout ended because of its silence. The end of a
-process is noticed sooner: the last heartbeat is at most a quarter of the timeout ago, and the last look a third."""
-
-
-class Connections:
-    """The connections of the peers from which a message was read, by the name of the peer.
-
-    Args:
-        timeout_s: after this silence a peer is gone.
-    """
-
-    def __init__(self, timeout_s: float) -> None:
-        self._silent_s = timeout_s * SILENT
-        self._ends: dict[bytes, tuple[int, OtherEnd | None]] = {}
-        """The descriptor of each connection, and its other end."""
-        self._peers: dict[int, bytes] = {}
-        """The peer of each descriptor."""
-        self._heard: dict[bytes, float] = {}
-        """When the last byte of each peer arrived, as far as the last look at the connections saw."""
-        self.doubtful: dict[bytes, None] = {}
-        """Peers that may be gone: only a failing send shows it."""
-
-    def begin(self, peer: bytes, descriptor: int, is_sure: bool) -> bool:
-        """Add the connection of a peer, after its first message.
-
-        Args:
-            peer: its name.
-            descriptor: the descriptor that it had when the message arrived.
-            is_sure: whether the descriptor still belongs to this connection.
-
-        Returns:
-            Whether this peer, or an earlier one with the same descriptor, is doubtful.
-        """
-        other_end = peer_of(descriptor)
-        earlier = self._peers.get(descriptor)
-        if earlier is not None:
-            self.doubtful[earlier] = None
-        self._peers[descriptor] = peer
-        self._ends[peer] = descriptor, other_end
-        if other_end is None or not is_sure:
-            self.doubtful[peer] = None
-        return earlier is not None or peer in self.doubtful
-
-    def note_ended(self, descriptor: int) -> None:
-        """Record that the connection with this descriptor has ended, as the monitor says."""
-        if (peer := self._peers.get(descriptor)) is not None:
-            self.doubtful[peer] = None
-
-    def note_silences(self, silences: dict[int, float], now: float) -> None:
-        """Record for how many seconds each connection that has not ended was silent, by descriptor."""
-        for peer, (descriptor, _) in self._ends.items():
-            silent_s = silences.get(descriptor)
-            if silent_s is None:
-                self.doubtful[peer] = None
-            else:
-                self._heard[peer] = now - silent_s
-
-    def silence_before_end(self, peer: bytes, now: float) -> float:
-        """Return for how long nothing was heard from a peer that is gone; 0.0 if this is not why it is gone."""
-        silent_s = now - self._heard.get(peer, now)
-        return silent_s if silent_s >= self._silent_s else 0.0
-
-    def end(self, peer: bytes) -> None:
-        """End the connection of a peer, unless it has ended."""
-        descriptor, other_end = self._ends.get(peer, (-1, None))
-        if other_end is not None:
-            end(descriptor, other_end)
-
-    def forget(self, peer: bytes) -> None:
-        """Remove a peer."""
-        descriptor, _ = self._ends.pop(peer, (-1, None))
-        if self._peers.get(descriptor) == peer:
-            del self._peers[descriptor]
-        self._heard.pop(peer, None)
-        self.doubtful.pop(peer, None)
-
-
-# The master's door: it admits members, and reports strangers.
+# The master's door: it admits members, reports strangers, and knows all connections of the ROUTER.
 #
 # A peer without the members' key is refused by the handshake. A peer that has this key, but expects another server's
 # key, ends the connection itself. Neither sends a message. So a stranger is a connection that ended before a message
 # was read from it.
+#
+# The monitor names a connection that ended by its descriptor. But ZeroMQ reports this before it has passed on the last
+# messages of the connection, and by then the descriptor may belong to another connection. So a peer whose descriptor is
+# named is only *doubtful*. It is sent probes until one of them fails.
 #
 # A process that has no file descriptor left cannot accept a connection, and libzmq then tries again without a pause: it
 # uses a whole core. So when accepting fails, the door ends the oldest connections from which no message was read. A
@@ -597,10 +517,37 @@ EVENTS_A_READ = 2500
 """How many events one `read` reads at most, because libzmq reports failures faster than they can be read. 2,000 can
 wait in the monitor's pipe. `read` reads all of these, so the beginning of a connection is read before its messages."""
 
+SILENT = 0.85
+"""A connection on which nothing had arrived for this part of the timeout ended because of its silence. The end of a
+process is noticed sooner: the last heartbeat is at most a quarter of the timeout ago, and the last look a third."""
+
 WRONG_KEY = "a stranger: it has no key of ours; if it is an agent, give it a fresh resource file"
 NO_MESSAGE = (
     "a stranger: it has the keys of another computation, or is no agent; if it is one, give it a fresh resource file"
 )
+
+
+class Connection(Struct, eq=False):
+    """A connection of the ROUTER."""
+
+    descriptor: int
+    other_end: OtherEnd | None
+    """Where it comes from; None if it had ended when this was asked."""
+    is_sure: bool
+    """Whether no earlier connection had this descriptor of which messages may be unread."""
+    peer: bytes = b""
+    """The name of its peer; empty if no message was read from it."""
+    heard_at: float = inf
+    """When the last byte had arrived at the last look."""
+    is_turned_away: bool = False
+    """Whether the door ends it to make room."""
+    reason: str = ""
+    """What to report if it has ended and no message was read from it; empty if it has not ended."""
+
+    @property
+    def address(self) -> str:
+        """The host at its other end."""
+        return _address(self.other_end)
 
 
 class Door:
@@ -620,18 +567,16 @@ class Door:
         """The descriptor of the requests for admission (ZAP, RFC 27): wait for it, then call `answer`."""
         self.limit = sys.maxsize
         """How many connections there should be at most."""
-        self._open: dict[int, OtherEnd | None] = {}
-        """Where each connection comes from, by descriptor."""
-        self._unread: dict[int, OtherEnd | None] = {}
-        """The same for the connections from which no message was read; the oldest is the first."""
-        self._ending: set[int] = set()
-        """The connections that the door ends, for a descriptor each. No message was read from them either."""
-        self.ended: dict[int, str] = {}
-        """Connections that ended, by descriptor: the reason to report if no message was read from the connection."""
-        self._used_again: set[int] = set()
-        """Descriptors whose earlier connection ended when perhaps not all of its messages were read."""
-        self._next_to_end = NO_MESSAGE
-        """The reason to report for the next connection that ends, if no message was read from it."""
+        self._open: dict[int, Connection] = {}
+        """The connections that have not ended, by descriptor; the oldest is the first."""
+        self.ended: dict[int, Connection] = {}
+        """Those that have ended, and are not reported."""
+        self._peers: dict[bytes, Connection] = {}
+        """The connections of the peers that are not forgotten."""
+        self.doubtful: dict[bytes, int] = {}
+        """Peers that may be gone, which only a failing send shows, and how many probes each was sent."""
+        self._next_reason = NO_MESSAGE
+        """The reason of the next connection that ends."""
         self._listening: socket.socket | None = None
         """The socket on which the ROUTER listens, under another descriptor."""
         self._spare: list[int] = []
@@ -650,56 +595,51 @@ class Door:
             reply = (b"200", b"OK") if known else (b"400", b"not a member")
             self._requests.send_multipart([version, request, *reply, b"", b""])
 
-    def read(self) -> tuple[list[StrangerSeen | NotAccepted], list[int]]:
-        """Read what the monitor reports. Return the strangers and the failures, and the connections that ended.
+    def read(self) -> list[StrangerSeen | NotAccepted]:
+        """Read what the monitor reports. Return the strangers whose descriptors are used again, and the failures.
 
-        The latter are in `ended`, too: when no message is left to read, call `report_ended`.
+        The connections that ended are in `ended`: when no message is left to read, call `report_ended`.
         """
         seen: list[StrangerSeen | NotAccepted] = []
-        ended: list[int] = []
         failure = 0
         for event, value in islice(events(self._monitor), EVENTS_A_READ):
             if event == zmq.EVENT_ACCEPTED:
-                if value in self.ended:  # the descriptor is used again
-                    self._used_again.add(value)
-                    seen += self._report(value)
-                self._open[value] = self._unread[value] = peer_of(value)
+                is_sure = value not in self.ended
+                seen += self._report(value)
+                self._open[value] = Connection(value, peer_of(value), is_sure)
             elif event == zmq.EVENT_ACCEPT_FAILED:
                 failure = value if value in _FULL else failure
             elif event == zmq.EVENT_LISTENING:
                 self._listening = socket.socket(fileno=os.dup(value))
                 self._listening.setblocking(False)  # libzmq must not block if the door accepts first
             elif event == zmq.EVENT_DISCONNECTED:
-                ended.append(value)
-                self._open.pop(value, None)
-                self._used_again.discard(value)
-                self._ending.discard(value)
-                self.ended[value], self._next_to_end = self._next_to_end, NO_MESSAGE
+                if (connection := self._open.pop(value, None)) is not None:
+                    connection.reason = self._next_reason
+                    self.ended[value] = connection
+                    self._doubt(connection)
+                self._next_reason = NO_MESSAGE
             else:
-                self._next_to_end = WRONG_KEY  # the next event is the end of this connection
-        if failure and not self._unread:
-            seen += self._turn_away(os.strerror(failure))
-        self._take_spare()
-        missing = SPARE if failure else SPARE - len(self._spare)
-        seen += self._make_room(max(missing, len(self._open) - self.limit))
-        return seen, ended
+                self._next_reason = WRONG_KEY  # the next event is the end of this connection
+        if failure or len(self._spare) < SPARE or len(self._open) > self.limit:
+            seen += self._make_room(failure)
+        return seen
 
-    def _make_room(self, missing: int) -> list[NotAccepted]:
-        """End the oldest connections without a message, so that as many descriptors as are missing become free."""
-        turned_away: list[NotAccepted] = []
-        if len(self._ending) >= missing:
-            return turned_away
-        for descriptor, peer in list(self._unread.items()):
-            if len(self._ending) >= missing:
-                break
-            if peer is not None and peer_of(descriptor) == peer:  # else it has ended
-                end(descriptor, peer)
-                del self._unread[descriptor]
-                self._ending.add(descriptor)
-                turned_away.append(NotAccepted(_address(peer), os.strerror(errno.EMFILE)))
+    def _make_room(self, failure: int) -> list[NotAccepted]:
+        """End the oldest connections without a message, so that as many descriptors as are missing become free. If
+        accepting fails and there are none, close those that wait."""
+        unread = [each for each in self._open.values() if not each.peer]
+        silent = [each for each in unread if not each.is_turned_away]
+        turned_away = self._refuse_waiting(os.strerror(failure)) if failure and not silent else []
+        self._take_spare()
+        missing = max(SPARE if failure else SPARE - len(self._spare), len(self._open) - self.limit)
+        for connection in silent[: max(0, missing - len(unread) + len(silent))]:
+            if (peer := connection.other_end) is not None and peer_of(connection.descriptor) == peer:  # else it ended
+                end(connection.descriptor, peer)
+                connection.is_turned_away = True
+                turned_away.append(NotAccepted(connection.address, os.strerror(errno.EMFILE)))
         return turned_away
 
-    def _turn_away(self, reason: str) -> list[NotAccepted]:
+    def _refuse_waiting(self, reason: str) -> list[NotAccepted]:
         """Close the connections that wait to be accepted."""
         turned_away: list[NotAccepted] = []
         while self._spare:
@@ -716,43 +656,65 @@ class Door:
             while len(self._spare) < SPARE:
                 self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
-    def message_read(self, descriptor: int) -> bool:
-        """Record that a message was read from a connection, so its peer is not a stranger.
+    def begin(self, peer: bytes, descriptor: int) -> None:
+        """Record that the first message of a peer was read, with this descriptor. So the peer is not a stranger."""
+        connection = self._open.get(descriptor) or self.ended.get(descriptor) or Connection(descriptor, None, False)
+        self._peers[peer] = connection
+        connection.peer = peer
+        if connection.reason or not connection.is_sure or connection.other_end is None:
+            self._doubt(connection)
 
-        Returns:
-            Whether this connection certainly has the descriptor: it has not ended.
-        """
-        self._unread.pop(descriptor, None)
-        return descriptor not in self.ended and descriptor not in self._used_again
+    def _doubt(self, connection: Connection) -> None:
+        if connection.peer in self._peers:
+            self.doubtful.setdefault(connection.peer, 0)
 
-    def end_silent(self, limit_s: float) -> dict[int, float]:
+    def look(self, limit_s: float, now: float) -> float:
         """End the connections on which nothing has arrived for `limit_s` seconds.
 
         Bytes that ZeroMQ has not read yet save a connection. ZeroMQ stops reading from a peer that sends faster than
         the master reads; then the peer cannot send either.
 
         Returns:
-            For how many seconds each connection has been silent, by descriptor.
+            For how many seconds the quietest connection has been silent.
         """
-        silences: dict[int, float] = {}
-        for descriptor, peer in self._open.items():
+        longest_s = 0.0
+        for descriptor, connection in self._open.items():
+            peer = connection.other_end
             silent_s = None if peer is None else silence_of(descriptor, peer)
             if peer is None or silent_s is None:
+                self._doubt(connection)
                 continue
-            silences[descriptor] = silent_s
+            connection.heard_at = now - silent_s
+            longest_s = max(longest_s, silent_s)
             if silent_s >= limit_s and not has_unread(descriptor):
                 end(descriptor, peer)
-        return silences
+        return longest_s
+
+    def silence_before_end(self, peer: bytes, now: float, timeout_s: float) -> float:
+        """Return for how long nothing was heard from a peer that is gone; 0.0 if this is not why it is gone."""
+        silent_s = now - self._peers[peer].heard_at if peer in self._peers else 0.0
+        return silent_s if silent_s >= timeout_s * SILENT else 0.0
+
+    def end(self, peer: bytes) -> None:
+        """End the connection of a peer, unless it has ended."""
+        connection = self._peers.get(peer)
+        if connection is not None and connection.other_end is not None:
+            end(connection.descriptor, connection.other_end)
+
+    def forget(self, peer: bytes) -> None:
+        """Forget a peer."""
+        self._peers.pop(peer, None)
+        self.doubtful.pop(peer, None)
 
     def report_ended(self) -> list[StrangerSeen]:
         """Report the strangers among the connections that ended."""
         return [stranger for descriptor in list(self.ended) for stranger in self._report(descriptor)]
 
     def _report(self, descriptor: int) -> list[StrangerSeen]:
-        reason = self.ended.pop(descriptor)
-        if descriptor not in self._unread:
+        connection = self.ended.pop(descriptor, None)
+        if connection is None or connection.peer or connection.is_turned_away:
             return []
-        return [StrangerSeen(_address(self._unread.pop(descriptor)), reason)]
+        return [StrangerSeen(connection.address, connection.reason)]
 
     def close(self) -> None:
         """Close the door, after the ROUTER."""
@@ -840,14 +802,12 @@ class MasterLink:
         self._monitor = self._door.watch(self._router)
         self._probe = list(probe)
         self._probe_at = 0.0
-        self._fast_probes = 0
         self._timeout_s = timeout_s
         self._silent_s = timeout_s + heartbeat_interval(timeout_s)
         """The silence after which a connection is ended: the last heartbeat left before the peer became silent."""
         self._look_at = 0.0
         self._addresses: dict[bytes, str] = {}
         """The address of each peer from which a message was read."""
-        self._connections = Connections(timeout_s)
         self._gone: dict[bytes, None] = {}
         """Peers to which a send failed."""
         self._arriving: dict[bytes, Arriving] = {}
@@ -887,31 +847,26 @@ class MasterLink:
         door = self._door
         if self._gone or door.ended:
             timeout_s = 0.0
-        elif self._connections.doubtful:
+        elif door.doubtful:
             timeout_s = min(timeout_s, self._probe_at - now)
         ready = dict(zmq.zmq_poll(self._poller.sockets, milliseconds(min(timeout_s, self._look_at - now))))
         happened: list[Happened] = []
         if self._monitor in ready or door.requests in ready:
-            seen, ended = door.read()
-            happened += seen
-            for descriptor in ended:
-                self._connections.note_ended(descriptor)
-            if ended:
-                self._probe_soon(now)
+            happened += door.read()
         if door.requests in ready:
             door.answer()  # after `read`, which asks for the address of a peer: one that is refused goes at once
         if self._router in ready:
-            self._receive(happened, now)
+            self._receive(happened)
         if now >= self._look_at:
             self._look(now)
-        if self._connections.doubtful and now >= self._probe_at:
+        if door.doubtful and (now >= self._probe_at or not min(door.doubtful.values())):
             self._probe_doubtful(now)
         if (self._gone or door.ended) and not has_more(self._router):
             happened += self._report_gone(now)
             happened += door.report_ended()
         return happened
 
-    def _receive(self, happened: list[Happened], now: float) -> None:
+    def _receive(self, happened: list[Happened]) -> None:
         router, addresses = self._router, self._addresses
         for _ in range(MESSAGES_A_POLL):
             (name, *frames), last = receive(router, self._most_frames)
@@ -919,9 +874,7 @@ class MasterLink:
             address = addresses.get(peer)
             if address is None:
                 address = addresses[peer] = str(last.get("Peer-Address"))
-                descriptor = int(last.get(zmq.SRCFD))
-                if self._connections.begin(peer, descriptor, self._door.message_read(descriptor)):
-                    self._probe_soon(now)
+                self._door.begin(peer, int(last.get(zmq.SRCFD)))
             try:
                 message = whole(frames, self._arriving, peer, self._most_bytes)
                 if message is not None:
@@ -933,24 +886,20 @@ class MasterLink:
 
     def _look(self, now: float) -> None:
         """Look at all connections: end those that were silent for too long, and probe peers that may be gone."""
-        silences = self._door.end_silent(self._silent_s)
-        self._connections.note_silences(silences, now)
-        left_s = min((self._silent_s - silent_s for silent_s in silences.values()), default=self._timeout_s)
+        left_s = self._silent_s - self._door.look(self._silent_s, now)
         soonest_s, latest_s = self._timeout_s / MOST_LOOKS_A_TIMEOUT, self._timeout_s / LOOKS_A_TIMEOUT
         self._look_at = now + min(max(soonest_s, left_s), latest_s)
 
-    def _probe_soon(self, now: float) -> None:
-        self._probe_at, self._fast_probes = now, FAST_PROBES
-
     def _probe_doubtful(self, now: float) -> None:
         """Send a probe to each peer that may be gone."""
-        self._probe_at = now + (FAST_PROBE_S if self._fast_probes else SLOW_PROBE_S)
-        self._fast_probes = max(0, self._fast_probes - 1)
-        for peer in list(self._connections.doubtful):
+        doubtful = self._door.doubtful
+        self._probe_at = now + (FAST_PROBE_S if min(doubtful.values()) < FAST_PROBES else SLOW_PROBE_S)
+        for peer in doubtful:
+            doubtful[peer] += 1
             self.send(peer, self._probe)
 
     def _report_gone(self, now: float) -> list[Unreachable]:
-        gone = [Unreachable(peer, self._connections.silence_before_end(peer, now)) for peer in self._gone]
+        gone = [Unreachable(peer, self._door.silence_before_end(peer, now, self._timeout_s)) for peer in self._gone]
         for peer in list(self._gone):
             self.forget(peer)
         return gone
@@ -968,13 +917,13 @@ class MasterLink:
     def forget(self, peer: bytes) -> None:
         """Stop probing a peer."""
         self._addresses.pop(peer, None)
-        self._connections.forget(peer)
+        self._door.forget(peer)
         self._arriving.pop(peer, None)
         self._gone.pop(peer, None)
 
     def disconnect(self, peer: bytes) -> None:
         """End the connection of a peer; `poll` then reports that it is gone."""
-        self._connections.end(peer)
+        self._door.end(peer)
 
     def close(self, linger_s: float) -> None:
         """Close. Messages that were sent have `linger_s` seconds to leave."""
