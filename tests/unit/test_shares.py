@@ -23,8 +23,8 @@ from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.bounds import Buffer
-from mwpy._values.errors import ArgumentNotPicklable, ProtocolError, UsageError
-from mwpy._values.messages import PART_BYTES, Share, check
+from mwpy._values.errors import ArgumentNotPicklable, UsageError
+from mwpy._values.messages import PART_BYTES, Share
 from mwpy._values.shares import Shared, SharedObject
 from mwpy._values.structure import digest_of
 from mwpy._values.task import Reference, ReferringBuffers
@@ -107,12 +107,6 @@ def test_an_agent_that_asks_for_a_part_that_does_not_exist_is_dropped(core: Mast
     receive(core, messages.ShareWanted("digest", SIZE))
     [(message, _)] = sent(core)
     assert message == messages.Refused(f"protocol error: ShareWanted names byte {SIZE} of {SIZE}")
-
-
-@pytest.mark.parametrize("frames", [[], [b"a", b"b"]])
-def test_a_part_has_one_payload_frame(frames: list[bytes]) -> None:
-    with pytest.raises(ProtocolError, match=f"SharePart: {len(frames)} payload frames, but 1 are expected"):
-        check(messages.SharePart("digest", 0), frames)
 
 
 def test_an_object_lives_as_long_as_a_handle_or_a_task_needs_it(core: MasterCore) -> None:

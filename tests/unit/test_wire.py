@@ -112,7 +112,7 @@ def test_every_kind_of_message_can_travel() -> None:
         ([REFUSED + b"\x80"], "a malformed Refused"),
         ([REFUSED + b"\x81\xa6reason\xa1\xff"], "a malformed Refused"),
         ([PROBE + b"\x81\xa1a" + b"\x91" * 100_000], "a malformed Probe"),
-        ([PROBE + b"\x80", b"x"], "payload frames, but 0 are expected"),
+        ([*wire.encode(messages.SlaveReady(1)), b"x"], "payload frames, but 0 are expected"),
         (wire.encode(messages.FormerTasks("g", messages.FormerFate.LOST, [5, 2], [1, 1])), "not in ascending order"),
     ],
 )

@@ -888,17 +888,16 @@ class SetUpEnded(FromSlave, FromAgent, frozen=True):
 
 
 def check(message: Message, frames: Sequence[Buffer]) -> None:
-    """Check that a message, whose fields have their types, and its payload frames fit together.
+    """Check that a message of a member, whose fields have their types, and its payload frames fit together. Messages of
+    a master are not checked, because its agents rely on it.
 
     Raises:
         ProtocolError: they do not; the sender's fault.
     """
+    if not isinstance(message, FromAgent | FromSlave):
+        return
     expected = 0
     match message:
-        case Tasks():
-            spans = len(message.tasks)
-            fits = len(message.algorithms) == spans and {len(message.limits), len(message.portions)} <= {0, spans}
-            expected = _check_group(message, _num_tasks(message), fits)
         case Results():
             expected = _check_results(message, frames)
         case Handover():
@@ -907,23 +906,17 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
                 raise ProtocolError("Handover: an attempt that no task can have")
         case Revoked() | AlgorithmFailed():
             _num_tasks(message)
-        case Cancel() | FormerTasks():
+        case FormerTasks():
             ends = [1, *map(sum, zip(message.tasks, message.counts, strict=False))]
             in_order = all(first >= end for first, end in zip(message.tasks, ends, strict=False))
             if len(message.tasks) != len(message.counts) or not in_order:
-                raise ProtocolError(
-                    f"{type(message).__name__}: its ranges are without counts or not in ascending order"
-                )
+                raise ProtocolError("FormerTasks: its ranges are without counts or not in ascending order")
         case Checkpoint():
             expected = max(1, len(frames))
         case Reported():
             expected = 1
             if frames and len(frames[0]) > MAX_REPORT_BYTES:
                 raise ProtocolError(f"Reported: a payload frame of {len(frames[0])} bytes")
-        case SharePart():
-            expected = 1
-        case Algorithms():
-            expected = sum(not definition.reference for definition in message.definitions)
     if len(frames) != expected:
         raise ProtocolError(f"{type(message).__name__}: {len(frames)} payload frames, but {expected} are expected")
 
@@ -931,7 +924,8 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
 def _check_results(message: Results, frames: Sequence[Buffer]) -> int:
     """Check a group of results, and return how many payload frames it has."""
     count = _num_tasks(message)
-    expected = _check_group(message, count, len(message.seconds) in (count, min(count, 1)))
+    if len(message.seconds) not in (count, min(count, 1)) or len(message.buffers) not in (0, count):
+        raise ProtocolError("Results: its lists are of different lengths")
     failed = message.failed
     if failed and (failed != sorted(set(failed)) or failed[-1] >= count):
         raise ProtocolError("Results: `failed` names positions that the group does not have")
@@ -946,10 +940,10 @@ def _check_results(message: Results, frames: Sequence[Buffer]) -> int:
         )
         if not fits:
             raise ProtocolError("Results: `shares` does not describe its large buffers")
-    return expected
+    return 1 + sum(message.buffers)
 
 
-def _num_tasks(group: Tasks | Results | Revoked | AlgorithmFailed) -> int:
+def _num_tasks(group: Results | Revoked | AlgorithmFailed) -> int:
     """Count the tasks of the spans."""
     if not len(group.tasks) == len(group.counts) == len(group.attempts):
         raise ProtocolError(f"{type(group).__name__}: its lists are of different lengths")
@@ -958,13 +952,6 @@ def _num_tasks(group: Tasks | Results | Revoked | AlgorithmFailed) -> int:
         if any(one[:1] == two[:1] and one[1] + one[2] > two[1] for one, two in pairwise(named)):
             raise ProtocolError(f"{type(group).__name__}: a task is named twice")
     return sum(group.counts)
-
-
-def _check_group(group: Tasks | Results, count: int, fits: bool) -> int:
-    """Check the lists of a group, and return how many payload frames it has."""
-    if not fits or len(group.buffers) not in (0, count):
-        raise ProtocolError(f"{type(group).__name__}: its lists are of different lengths")
-    return 1 + sum(group.buffers)
 
 
 # Checkpoints: a task leaves a state, and its next attempt goes on from there.
