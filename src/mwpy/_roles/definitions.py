@@ -205,9 +205,9 @@ class Definitions:
 
     def _text_of_large(self, algorithm: Algorithm, size: int) -> str:
         """Say what makes a function large, and what to do instead."""
-        from mwpy._transport.by_value import largest_in
+        from mwpy._transport.by_value import culprit_in
 
-        variable = largest_in(algorithm.function, self.codec.found, LARGE_BYTES // 2)
+        variable = culprit_in(algorithm.function, self.codec.found, LARGE_BYTES // 2)
         return (
             f"{algorithm.name} travels by value with {size >> 20} MB{f' ({variable})' if variable else ''}, which are "
             f"pickled at each submission and kept by each slave: give the tasks mw.share(...) of the large object as "

@@ -290,60 +290,34 @@ def with_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Cach
 # ---- what cannot travel, or is large --------------------------------------------------------------------------------
 
 
-def culprit_in(thing: Any, found: Mapping[str, object] | None) -> str:
-    """Find a variable that cannot be pickled in what travels with a function, or with an object of a class by value.
+def culprit_in(thing: Any, found: Mapping[str, object] | None, least: int | None = None) -> str:
+    """Find a variable that cannot be pickled, or is large, in what travels with a function or an object.
+
+    Args:
+        least: how many bytes the pickle of a large variable has; None to find one that cannot be pickled.
 
     Returns:
-        Which function uses it, its name and its type, as a part of a sentence; empty if none is found.
+        Which function uses it, its name, its type and its size if it is large, as a part of a sentence; empty if none
+        is found.
     """
-    waiting, seen = [thing], set[int]()
-    while waiting:
-        owner = waiting.pop()
-        for name, value in _variables_of(owner, found):
+    story, owner, seen = "", thing, set[int]()
+    while owner is not None:
+        user, variables = getattr(owner, "__qualname__", type(owner).__qualname__), _variables_of(owner, found)
+        owner = None
+        for name, value in variables:
             if id(value) in seen:
                 continue
             seen.add(id(value))
             try:
-                dumps(value, found=found)
-            except Exception:
-                if any(True for _ in _variables_of(value, found)):
-                    waiting.append(value)
-                    continue
-                user = getattr(owner, "__qualname__", type(owner).__qualname__)
-                return f"{user} uses {name}, a {type(value).__qualname__}"
-    return ""
-
-
-def largest_in(thing: Any, found: Mapping[str, object] | None, least: int) -> str:
-    """Find the variable that makes the pickle of a function large.
-
-    Args:
-        least: how many bytes it has at least.
-
-    Returns:
-        As `culprit_in`, with the size; empty if only many variables together are so large.
-    """
-    story, owner, seen = "", thing, set[int]()
-    while True:
-        largest, its_name, its_value = least, "", None
-        for name, value in _variables_of(owner, found):
-            size = 0 if id(value) in seen else _size_of(value, found)
-            if size >= largest:
-                largest, its_name, its_value = size, name, value
-        if not its_name:
-            return story
-        user = getattr(owner, "__qualname__", type(owner).__qualname__)
-        story = f"{user} uses {its_name}, a {type(its_value).__qualname__} of {largest >> 20} MB"
-        owner = its_value
-        seen.add(id(owner))
-
-
-def _size_of(value: object, found: Mapping[str, object] | None) -> int:
-    """Return how many bytes the pickle of an object has; 0 if it is only pickled as a part of another one."""
-    try:
-        return len(dumps(value, found=found))
-    except Exception:  # pickle raises different classes of errors
-        return 0
+                size = len(dumps(value, found=found))
+                is_culprit = least is not None and size >= least
+            except Exception:  # pickle raises different classes of errors
+                is_culprit, size = least is None, 0
+            if is_culprit:
+                story = f"{user} uses {name}, a {type(value).__qualname__}{f' of {size >> 20} MB' if size else ''}"
+                owner = value
+                break
+    return story
 
 
 def _variables_of(owner: Any, found: Mapping[str, object] | None) -> Iterator[tuple[str, object]]:
