@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
-import select
 import socket
 import struct
 import subprocess
@@ -302,31 +300,6 @@ CLIENTS = """if 1:
     sys.stdin.read()
 """
 """A program that connects sixty times."""
-
-
-def test_a_master_without_free_descriptors_turns_connections_away_and_is_quiet_then(ends: Loopback) -> None:
-    """libzmq tries to accept without a pause as long as a connection waits, so none may wait."""
-    master, agent, _ = ends.pair()
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = descriptors()
-    free = [number for number in range(300) if str(number) not in used]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free[12], limits[1]))
-    clients = subprocess.Popen(
-        [sys.executable, "-c", CLIENTS, str(master.link.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        assert clients.stdout is not None
-        output = clients.stdout
-        ends.until(lambda: select.select([output], [], [], 0)[0], "sixty connections")
-        ends.until(lambda: turned_away(master), "connections that are turned away")
-        ends.until(lambda: not master.link._monitor.poll(200), "quiet")
-        assert {(each.address, each.reason) for each in turned_away(master)} == {("127.0.0.1", "Too many open files")}
-        assert len(turned_away(master)) < 60
-        ends.hello(agent, master, b"still here")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        clients.communicate()
-    ends.hello(ends.agent(master), master, b"there is room again")
 
 
 def test_connections_beyond_the_limit_are_turned_away_and_members_stay(ends: Loopback) -> None:

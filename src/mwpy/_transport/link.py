@@ -26,9 +26,6 @@ libzmq 4.3.5; they were measured, and `test_link_facts.py` tests them:
 - To wait for a socket, libzmq looks at its events before and after, with two system calls each. The descriptor of a
   socket (FD) becomes readable when something has happened to the socket since it was found empty. This is enough for a
   socket that is always read until it is empty: the monitor of the agent, and the socket of the requests for admission.
-- When accepting fails for lack of a file descriptor, libzmq's thread tries again at once, and the monitor reports
-  ACCEPT_FAILED each time. To unbind would also end all connections. But the monitor reports the listening socket
-  (LISTENING), so the master can accept and close the connections that wait.
 """
 
 from __future__ import annotations
@@ -487,31 +484,14 @@ def end(descriptor: int, other_end: OtherEnd) -> None:
 # messages of the connection, and by then the descriptor may belong to another connection. So a peer whose descriptor is
 # named is only *doubtful*. It is sent probes until one of them fails.
 #
-# A process that has no file descriptor left cannot accept a connection, and libzmq then tries again without a pause: it
-# uses a whole core. So when accepting fails, the door ends the oldest connections from which no message was read. A
-# member sends its first message within moments, so the oldest ones are strangers that say nothing. The door does the
-# same if there are more connections than there should be, so that the master's script can still open files.
-#
-# If a message was read from all connections, the door closes some spare descriptors, accepts and closes the connections
-# that wait, and takes spare descriptors again. libzmq accepts at the same time, and may take some of them: then the
-# door ends these connections, too.
+# The master's script must still be able to open files. So if there are more connections than there should be, the door
+# ends the oldest ones from which no message was read. A member sends its first message within moments, so the oldest
+# ones are strangers that say nothing. If the script has used all file descriptors nevertheless, accepting fails, and
+# libzmq tries again without a pause, until there are some.
 
 
-_WATCHED = (
-    zmq.EVENT_LISTENING
-    | zmq.EVENT_ACCEPTED
-    | zmq.EVENT_ACCEPT_FAILED
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_DISCONNECTED
-)
-"""What the monitor reports: the listening socket, connections that begin or cannot begin, wrong keys, and connections
-that end."""
-
-_FULL = (errno.EMFILE, errno.ENFILE)
-"""The process, or the machine, has no file descriptor left."""
-
-SPARE = 4
-"""How many descriptors are spare. libzmq may take some of them before the door uses the first."""
+_WATCHED = zmq.EVENT_ACCEPTED | zmq.EVENT_ACCEPT_FAILED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED
+"""What the monitor reports: connections that begin or cannot begin, wrong keys, and connections that end."""
 
 EVENTS_A_READ = 2500
 """How many events one `read` reads at most, because libzmq reports failures faster than they can be read. 2,000 can
@@ -577,10 +557,6 @@ class Door:
         """Peers that may be gone, which only a failing send shows, and how many probes each was sent."""
         self._next_reason = NO_MESSAGE
         """The reason of the next connection that ends."""
-        self._listening: socket.socket | None = None
-        """The socket on which the ROUTER listens, under another descriptor."""
-        self._spare: list[int] = []
-        self._take_spare()
 
     def watch(self, router: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
         """Watch a ROUTER. Return the monitor: wait for it, then call `read`."""
@@ -608,10 +584,7 @@ class Door:
                 seen += self._report(value)
                 self._open[value] = Connection(value, peer_of(value), is_sure)
             elif event == zmq.EVENT_ACCEPT_FAILED:
-                failure = value if value in _FULL else failure
-            elif event == zmq.EVENT_LISTENING:
-                self._listening = socket.socket(fileno=os.dup(value))
-                self._listening.setblocking(False)  # libzmq must not block if the door accepts first
+                failure = value
             elif event == zmq.EVENT_DISCONNECTED:
                 if (connection := self._open.pop(value, None)) is not None:
                     connection.reason = self._next_reason
@@ -620,41 +593,23 @@ class Door:
                 self._next_reason = NO_MESSAGE
             else:
                 self._next_reason = WRONG_KEY  # the next event is the end of this connection
-        if failure or len(self._spare) < SPARE or len(self._open) > self.limit:
-            seen += self._make_room(failure)
+        if failure:
+            seen.append(NotAccepted(_address(None), os.strerror(failure)))
+        seen += self._make_room(max(len(self._open) - self.limit, int(failure != 0)))
         return seen
 
-    def _make_room(self, failure: int) -> list[NotAccepted]:
-        """End the oldest connections without a message, so that as many descriptors as are missing become free. If
-        accepting fails and there are none, close those that wait."""
-        unread = [each for each in self._open.values() if not each.peer]
-        silent = [each for each in unread if not each.is_turned_away]
-        turned_away = self._refuse_waiting(os.strerror(failure)) if failure and not silent else []
-        self._take_spare()
-        missing = max(SPARE if failure else SPARE - len(self._spare), len(self._open) - self.limit)
-        for connection in silent[: max(0, missing - len(unread) + len(silent))]:
-            if (peer := connection.other_end) is not None and peer_of(connection.descriptor) == peer:  # else it ended
+    def _make_room(self, missing: int) -> list[NotAccepted]:
+        """End the oldest connections without a message, so that as many descriptors as are missing become free."""
+        turned_away: list[NotAccepted] = []
+        unread = [each for each in self._open.values() if not each.peer] if missing > 0 else []
+        for connection in unread[:missing]:
+            if connection.is_turned_away or (peer := connection.other_end) is None:
+                continue
+            if peer_of(connection.descriptor) == peer:  # else it has ended
                 end(connection.descriptor, peer)
                 connection.is_turned_away = True
                 turned_away.append(NotAccepted(connection.address, os.strerror(errno.EMFILE)))
         return turned_away
-
-    def _refuse_waiting(self, reason: str) -> list[NotAccepted]:
-        """Close the connections that wait to be accepted."""
-        turned_away: list[NotAccepted] = []
-        while self._spare:
-            os.close(self._spare.pop())
-        with suppress(OSError):  # none waits, or libzmq has accepted one meanwhile
-            while self._listening is not None:
-                connection, address = self._listening.accept()
-                connection.close()
-                turned_away.append(NotAccepted(_address(address), reason))
-        return turned_away
-
-    def _take_spare(self) -> None:
-        with suppress(OSError):
-            while len(self._spare) < SPARE:
-                self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def begin(self, peer: bytes, descriptor: int) -> None:
         """Record that the first message of a peer was read, with this descriptor. So the peer is not a stranger."""
@@ -720,10 +675,6 @@ class Door:
         """Close the door, after the ROUTER."""
         self._requests.close(0)
         self._monitor.close(0)
-        if self._listening is not None:
-            self._listening.close()
-        while self._spare:
-            os.close(self._spare.pop())
 
 
 def _address(peer: OtherEnd | None) -> str:
