@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -231,9 +230,6 @@ class LocalAgentLink:
         for fd in given.numbers():
             os.set_inheritable(fd, False)
         self._end = StreamEnd(stream, Passage(passage), MAX_BYTES, passes_on=True)
-        self._arrived: deque[list[Buffer]] = deque()
-        self._fate: list[Connected | Broken] = []
-        """The end of the connection, until it is reported."""
         self._is_over = False
         self._interval_s = heartbeat_interval(timeout_s)
         self._beat_at = clock.monotonic() + self._interval_s
@@ -257,45 +253,37 @@ class LocalAgentLink:
             timeout_s: how long to wait at most; None for as long as it takes.
 
         Returns:
-            The end of the connection, a message, and the file descriptors that are ready.
+            The end of the connection, the messages that came before it, and the file descriptors that are ready.
         """
-        left_s = 0.0 if self._arrived or self._fate else self._beat_at - clock.monotonic()
-        stream = self._end.fileno()
+        fates, received = list[Connected | Broken](), list[list[Buffer]]()
+        left_s, stream = self._beat_at - clock.monotonic(), self._end.fileno()
         if not self._is_over:
             self.watch(stream, self._end.wants_write)
         ready = dict(self._poll.poll(milliseconds(left_s if timeout_s is None else min(left_s, timeout_s))))
+        has_ended = ready.pop(self._master, 0)
         if ready.pop(stream, 0):
-            self._hear()
-        elif ready.pop(self._master, 0):  # all that it had sent was read
-            self._end_with("its process has ended")
-        ready.pop(self._master, 0)
+            self._end.flush()
+            try:
+                received = self._end.receive()
+            except ProtocolError as error:
+                fates.append(self._over(f"a message of the master cannot be read: {error}"))
+            else:
+                if self._end.eof:
+                    fates.append(self._over("the connection broke"))
+        elif has_ended:  # all that it had sent was read
+            fates.append(self._over("its process has ended"))
         if clock.monotonic() >= self._beat_at:
             self._beat_at = clock.monotonic() + self._interval_s
             self.send([])
-        if self._arrived:
-            return [], [self._arrived.popleft()], [*ready]
-        fate, self._fate = self._fate, []
-        return fate, [], [*ready]
+        return fates, received, [*ready]
 
-    def _hear(self) -> None:
-        self._end.flush()
-        if self._arrived:
-            return
-        try:
-            self._arrived += self._end.receive()
-        except ProtocolError as error:
-            self._end_with(f"a message of the master cannot be read: {error}")
-        else:
-            if self._end.eof:
-                self._end_with("the connection broke")
-
-    def _end_with(self, reason: str) -> None:
-        """Report the end of the connection after the last message, and wait for it no more."""
+    def _over(self, reason: str) -> Broken:
+        """Wait for the connection no more."""
         self._is_over = True
-        self._fate.append(Broken("lost", reason))
         self.unwatch(self._end.fileno())
         if self._master >= 0:
             self.unwatch(self._master)
+        return Broken("lost", reason)
 
     def send(self, frames: Sequence[Buffer]) -> None:
         """Send to the master without waiting. Only an answer shows that the message arrived."""
