@@ -19,7 +19,8 @@ from __future__ import annotations
 import io
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import islice
 from types import FunctionType
@@ -388,19 +389,11 @@ class Codec(Struct, frozen=True):
             ArgumentNotPicklable: it cannot be pickled; the caller's fault.
             UsageError: it is too large; the caller's fault.
         """
-        try:
+        remedy = "give exception types, or a function that needs only its argument"
+        with _named("retry_errors refers to an object that", remedy):
             pickled, buffers = self._pickled(condition)
-        except Exception as error:
-            raise ArgumentNotPicklable(
-                f"retry_errors refers to an object that cannot be pickled ({text_of(error)}): give exception types, or "
-                f"a function that needs only its argument"
-            ) from error
-        size = len(pickled) + sum(map(len, buffers))
-        if size > MAX_CONDITION_BYTES:
-            raise UsageError(
-                f"retry_errors is {size} bytes, the limit is {MAX_CONDITION_BYTES} bytes, because it travels with each "
-                f"task: give exception types, or a function that refers to no large object"
-            )
+        remedy = "because it travels with each task: give exception types, or a function that refers to no large object"
+        _limited("retry_errors", [pickled, *buffers], MAX_CONDITION_BYTES, f", {remedy}")
         return pickled
 
     def dumps_state(self, state: object) -> tuple[bytes, Sequence[Buffer]]:
@@ -409,13 +402,8 @@ class Codec(Struct, frozen=True):
         Raises:
             ArgumentNotPicklable: it cannot be pickled; the caller's fault.
         """
-        try:
+        with _named(f"the state, a {type(state).__qualname__},", "leave what it is made from"):
             return self.dumps_value(state)
-        except Exception as error:
-            raise ArgumentNotPicklable(
-                f"the state, a {type(state).__qualname__}, cannot be pickled ({text_of(error)}): leave what it is made "
-                f"from"
-            ) from error
 
     def dumps_report(self, values: dict[str, object]) -> bytes:
         """Encode the values that a task reports. `loads` reads them when their entry is decoded.
@@ -431,12 +419,8 @@ class Codec(Struct, frozen=True):
             remedy = "report what it is made from"
             story = self._blame(named, remedy, "the values of the report", "report simpler ones", error)
             raise ArgumentNotPicklable(story) from error
-        size = len(entry) + sum(map(len, buffers))
-        if size > MAX_REPORT_BYTES:
-            raise UsageError(
-                f"the report is {size} bytes, the limit is {MAX_REPORT_BYTES} bytes: report less, or write the values "
-                f"to a file and report its name"
-            )
+        remedy = "report less, or write the values to a file and report its name"
+        _limited("the report", [entry, *buffers], MAX_REPORT_BYTES, f": {remedy}")
         return entry
 
     def dumps_shared(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
@@ -445,20 +429,14 @@ class Codec(Struct, frozen=True):
         Raises:
             ArgumentNotPicklable: it cannot be pickled; the caller's fault.
         """
-        try:
+        remedy = "share what it is made from, and make it in the task"
+        with _named(f"the object to share, a {type(value).__qualname__},", remedy):
             file, buffers = io.BytesIO(), list[Buffer]()
-            try:
+            with suppress(Exception):  # as in `_pickled`
                 _SharedPickler(file, 5, buffer_callback=lambda buffer: buffers.append(buffer.raw())).dump(value)
                 if self._is_readable(file.getvalue()):
                     return file.getvalue(), buffers
-            except Exception:  # as in `_pickled`
-                pass
             return self._pickled(value)
-        except Exception as error:
-            raise ArgumentNotPicklable(
-                f"the object to share, a {type(value).__qualname__}, cannot be pickled ({text_of(error)}): share what "
-                f"it is made from, and make it in the task"
-            ) from error
 
     def dumps_function(
         self,
@@ -489,6 +467,22 @@ class Codec(Struct, frozen=True):
             ) from error
         finally:
             NOTED.found = None
+
+
+@contextmanager
+def _named(what: str, remedy: str) -> Iterator[None]:
+    """Say what cannot be pickled inside, and what to do."""
+    try:
+        yield
+    except Exception as error:
+        raise ArgumentNotPicklable(f"{what} cannot be pickled ({text_of(error)}): {remedy}") from error
+
+
+def _limited(what: str, frames: Sequence[Buffer], most: int, rest: str) -> None:
+    """Raise a UsageError, which ends with this text, if frames are too large together."""
+    size = sum(map(len, frames))
+    if size > most:
+        raise UsageError(f"{what} is {size} bytes, the limit is {most} bytes{rest}")
 
 
 def has_code(pickled: bytes) -> bool:
