@@ -54,36 +54,29 @@ def test_the_best_address_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize("bridge", ["docker0", "virbr0", "veth12ab", "br-0a1b2c", "cni0", "podman1"])
-def test_addresses_of_containers_come_after_those_of_hosts(monkeypatch: pytest.MonkeyPatch, bridge: str) -> None:
-    on_a_host(monkeypatch, interfaces=((bridge, "172.17.0.1"), ("bond0", "10.0.0.7")))
-    assert candidate_hosts() == ["10.0.0.7", "172.17.0.1", "127.0.0.1"]
+ETHERNET = ("eth0", "10.0.0.7")
 
 
-def test_interfaces_of_one_kind_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_a_host(monkeypatch, interfaces=(("eth1", "10.0.2.1"), ("eth0", "10.0.1.1"), ("br0", "10.0.0.1")))
-    assert candidate_hosts() == ["10.0.2.1", "10.0.1.1", "10.0.0.1", "127.0.0.1"]
-
-
-def test_the_default_route_is_first_even_through_a_bridge(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_a_host(monkeypatch, default="10.0.0.7", interfaces=(("eth0", "10.0.1.7"), ("br-lan", "10.0.0.7")))
-    assert candidate_hosts() == ["10.0.0.7", "10.0.1.7", "127.0.0.1"]
-
-
-def test_a_host_without_a_network_is_reached_on_loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_a_host(monkeypatch)
-    assert candidates(1) == ("tcp://127.0.0.1:1",)
-
-
-def test_no_address_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    interfaces = (("eth0", "10.0.0.7"), ("macvlan0", "10.0.0.7"), LOOPBACK, LOOPBACK)
-    on_a_host(monkeypatch, default="10.0.0.7", interfaces=interfaces)
-    assert candidate_hosts() == ["10.0.0.7", "127.0.0.1"]
-
-
-def test_loopback_is_last_however_it_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_a_host(monkeypatch, default="127.0.0.1", interfaces=(LOOPBACK, ("lo1", "127.0.0.53"), ("eth0", "10.0.0.7")))
-    assert candidate_hosts() == ["10.0.0.7", "127.0.0.1"]
+@pytest.mark.parametrize(
+    ("default", "interfaces", "expected"),
+    [
+        *[
+            (None, ((bridge, "172.17.0.1"), ETHERNET), ["10.0.0.7", "172.17.0.1"])
+            for bridge in ("docker0", "virbr0", "veth12ab", "br-0a1b2c", "cni0", "podman1")
+        ],
+        (None, (("eth1", "10.0.2.1"), ETHERNET, ("br0", "10.0.0.1")), ["10.0.2.1", "10.0.0.7", "10.0.0.1"]),
+        ("10.0.0.7", (("eth0", "10.0.1.7"), ("br-lan", "10.0.0.7")), ["10.0.0.7", "10.0.1.7"]),
+        ("10.0.0.7", (ETHERNET, ("macvlan0", "10.0.0.7"), LOOPBACK, LOOPBACK), ["10.0.0.7"]),
+        ("127.0.0.1", (LOOPBACK, ("lo1", "127.0.0.53"), ETHERNET), ["10.0.0.7"]),
+        (None, (LOOPBACK,), []),
+    ],
+)
+def test_addresses_are_in_the_order_in_which_they_are_worth_trying(
+    monkeypatch: pytest.MonkeyPatch, default: str | None, interfaces: tuple[tuple[str, str], ...], expected: list[str]
+) -> None:
+    """Those of containers come after those of hosts, loopback is the last, and none comes twice."""
+    on_a_host(monkeypatch, default=default, interfaces=interfaces)
+    assert candidate_hosts() == [*expected, "127.0.0.1"]
 
 
 @pytest.mark.parametrize("resolved", ["10.0.0.7", "127.0.0.1", "127.0.1.1", None])

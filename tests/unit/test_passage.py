@@ -142,10 +142,11 @@ def test_files_that_were_not_passed_are_refused(ends: Ends) -> None:
         restored(message((0, inode, size)), ends[1])
 
 
-def test_another_file_than_announced_is_refused(ends: Ends) -> None:
+@pytest.mark.parametrize("other", [(1, 0), (0, 1)], ids=["another file", "another size"])
+def test_another_file_than_announced_is_refused(ends: Ends, other: tuple[int, int]) -> None:
     _, inode, size = sent_file(ends[0])
     with pytest.raises(ProtocolError, match="not the one"):
-        restored(message((0, inode + 1, size)), ends[1])
+        restored(message((0, inode + other[0], size + other[1])), ends[1])
 
 
 def test_too_many_passed_files_leave_nothing_open(ends: Ends) -> None:
