@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from mwpy._transport import channel, stream
+from mwpy._transport import stream
 from mwpy._transport.channel import SETTLE_S, AgentEnd, SlaveEnd, open_channel
 from mwpy._transport.stream import Passage
 from mwpy._values.bounds import LARGE_BYTES, Buffer
@@ -89,7 +89,7 @@ def test_messages_arrive_complete_in_both_directions(ends: Ends, frames: list[Bu
 def test_large_frames_pass_through_the_stream_if_they_cannot_be_passed_in_files(ends: Ends) -> None:
     agent, slave = ends
     agent._passage.close()
-    slave._passage.close()
+    slave._end._passage.close()
     test_messages_arrive_complete_in_both_directions(ends, [b"a", b"b" * MEGABYTE, b"c", b"d" * LARGE_BYTES])
 
 
@@ -138,17 +138,17 @@ def test_a_slave_notices_that_its_agent_is_gone() -> None:
 
 
 def test_a_message_that_is_sent_within_another_one_follows_it(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A finalizer of a task logs between two pieces of a message."""
+    """A finalizer of a task logs while a message is being sent."""
     agent, slave = ends
+    pack = stream.pack
 
-    def in_pieces(frames: Sequence[Buffer], passage: Passage) -> Iterator[Buffer]:
-        [piece] = stream.pack(frames, passage)
-        yield piece[:10]
+    def pack_and_log(frames: Sequence[Buffer], passage: Passage | None = None) -> list[Buffer]:
         if frames == [b"outer"]:
             slave.send([b"inner"])
-        yield piece[10:]
+        [piece] = pack(frames, passage)
+        return [piece[:10], piece[10:]]
 
-    monkeypatch.setattr(channel, "pack", in_pieces)
+    monkeypatch.setattr(stream, "pack", pack_and_log)
     slave.send([b"outer"])
     assert agent.receive() == [[b"outer"], [b"inner"]]
 

@@ -40,7 +40,6 @@ import socket
 import struct
 import sys
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -54,7 +53,7 @@ from msgspec.structs import replace
 from mwpy._system import clock
 from mwpy._system.time_left import Surroundings
 from mwpy._transport.error_texts import encodable
-from mwpy._transport.stream import MAX_BYTES, Passage, Reader, StreamEnd, make_passage, pack, unfold
+from mwpy._transport.stream import MAX_BYTES, Passage, StreamEnd, make_passage
 from mwpy._values import groups, messages
 from mwpy._values.bounds import Buffer
 from mwpy._values.messagepack import MALFORMED, PLAIN, encode_json, json_decoder
@@ -548,16 +547,9 @@ class SlaveEnd(SlaveChannel):
         """A file descriptor for the fault handler, which the agent reads after the slave's exit; never closed."""
         os.lseek(self.fault, 0, os.SEEK_END)
         self._stream = socket.socket(fileno=fds.stream)
-        self._stream.setblocking(True)
-        self._passage = Passage(socket.socket(fileno=fds.passage))
-        self._reader = Reader(self._stream)
-        self._unsent: deque[Sequence[Buffer]] = deque()
-        """Messages that wait until another one is sent."""
-        self._is_sending = False
-        self._ready = select.poll()
-        self._ready.register(fds.stream, select.POLLIN)
-        self.was_closed = False
-        """Whether some code of this process closed or replaced the descriptor of the stream."""
+        self._end = StreamEnd(self._stream, Passage(socket.socket(fileno=fds.passage)), MAX_BYTES, passes_on=False)
+        self._readable = select.poll()
+        self._readable.register(fds.stream, select.POLLIN)
 
     def receive(self, timeout_s: float = 0.0) -> list[list[Buffer]]:
         """Wait for a message, and for the rest of one that has begun to arrive; sets `eof` when the agent is gone.
@@ -569,64 +561,47 @@ class SlaveEnd(SlaveChannel):
             The messages that have arrived, each as its frames. Large frames are writable memoryviews, and what is
             written there is private.
         """
-        found: list[list[Buffer]] | None = []
-        try:
-            if self._ready.poll(timeout_s * 1000):
-                while not found:
-                    found = self._reader.read()
-                    if found is None:
-                        self.eof = True
-                        return []
-                found = [unfold(frames, self._passage, MAX_BYTES, passes_on=False) for frames in found]
-        except OSError as error:
-            self._fail(error)
-            return []
-        return found or []
+        self._check()
+        found: list[list[Buffer]] = []
+        if self._readable.poll(timeout_s * 1000):
+            while not (found := self._end.receive()) and not self._end.eof:
+                self._readable.poll()
+            self.eof = self.eof or not found
+        return found
 
     @property
     def has_message(self) -> bool:
         """Whether a message has begun to arrive, or the agent is gone."""
-        return bool(self._ready.poll(0))
+        return bool(self._readable.poll(0))
 
     def send(self, frames: Sequence[Buffer]) -> None:
-        """Send a message; sets `eof` when the agent is gone.
+        """Send a message; sets `eof` when the agent is gone."""
+        self._check()
+        if not self.eof:
+            self._end.send(frames)
+            self._end.send_rest(inf)
+            self.eof = bool(self._end.error)
 
-        A finalizer or signal handler of a task may send while a message is being sent: then its message is the next.
-        """
-        self._unsent.append(frames)
-        if self._is_sending or self.eof:
-            return
-        self._is_sending = True
-        try:
-            while self._unsent:
-                for piece in pack(self._unsent[0], self._passage):
-                    self._stream.sendall(piece)
-                self._unsent.popleft()
-        except OSError as error:
-            self._fail(error)
-        finally:
-            self._is_sending = False
-
-    def _fail(self, error: OSError) -> None:
+    def _check(self) -> None:
         if self.forked:
-            raise error
-        self.eof = True
-        self.was_closed = error.errno in NO_SOCKET
+            raise OSError(errno.EBADF, "a fork of a slave has no channel")
+
+    @property
+    def was_closed(self) -> bool:
+        """Whether some code of this process closed or replaced the descriptor of the stream."""
+        return self._end.error in NO_SOCKET
 
     def is_open(self) -> bool:
         """Whether this process still has the stream: a task may have closed or replaced its descriptor."""
         try:
             self._stream.getpeername()
         except OSError as error:
-            self._fail(error)
+            self.eof, self._end.error = True, error.errno or 0
         return not self.eof
 
     def close(self) -> None:
         """Close the slave's end."""
-        with suppress(OSError):  # some code has closed the descriptor
-            self._stream.close()
-        with suppress(OSError):
-            self._passage.close()
+        self._end.close()
         super().close()
 
 

@@ -580,11 +580,17 @@ class StreamEnd:
         self._max_bytes = max_bytes
         self._passes_on = passes_on
         self._reader = Reader(stream, max_bytes)
-        self._unsent: deque[Buffer] = deque()
+        self._unsent: deque[Sequence[Buffer]] = deque()
+        """The messages that wait."""
+        self._pieces: deque[Buffer] = deque()
+        """The rest of the message that is being sent."""
+        self._is_sending = False
         self.wants_write = False
         """Whether a message waits until the peer reads: call `flush` when the stream can be written."""
         self.eof = False
         """Whether the other end of the stream is closed, by the peer and by every process that the peer forked."""
+        self.error = 0
+        """The number of the error of the stream; 0 if there was none."""
 
     def fileno(self) -> int:
         """Return the descriptor of the stream, to wait for."""
@@ -594,27 +600,37 @@ class StreamEnd:
         """Send as much of a message as can be sent at once; the rest waits for `flush`.
 
         Large frames are passed in shared files. The frames are not copied: do not change them any more. A message to a
-        peer that is gone is dropped without an error, because its end is noticed anyway.
+        peer that is gone is dropped without an error, because its end is noticed anyway. A finalizer or signal handler
+        may send while a message is being sent: then its message follows.
         """
-        self._unsent += pack(frames, self._passage)
+        self._unsent.append(frames)
         self.flush()
 
     def flush(self) -> None:
         """Send what the peer is ready to take."""
-        unsent = self._unsent
+        if self._is_sending:
+            return
+        unsent, pieces, self._is_sending = self._unsent, self._pieces, True
         try:
-            while unsent:
-                piece = unsent[0]
+            while unsent or pieces:
+                if not pieces:
+                    pieces += pack(unsent[0], self._passage)
+                    unsent.popleft()
+                piece = pieces[0]
                 sent = self._stream.send(piece, NO_SIGNAL)
                 if sent < len(piece):
-                    unsent[0] = memoryview(piece)[sent:]
+                    pieces[0] = memoryview(piece)[sent:]
                 else:
-                    del unsent[0]
+                    del pieces[0]
         except BlockingIOError:
             pass
-        except OSError:
+        except OSError as error:
+            self.error = error.errno or 0
             unsent.clear()
-        self.wants_write = bool(unsent)
+            pieces.clear()
+        finally:
+            self._is_sending = False
+        self.wants_write = bool(unsent or pieces)
 
     def receive(self) -> list[list[Buffer]]:
         """Receive what the peer sent; sets `eof` after the last byte.
@@ -640,8 +656,8 @@ class StreamEnd:
                     break
         except BlockingIOError:
             pass
-        except OSError:
-            self.eof = True
+        except OSError as error:
+            self.eof, self.error = True, error.errno or 0
         return messages
 
     def end(self) -> None:
@@ -653,14 +669,15 @@ class StreamEnd:
         """Wait until all messages have left, but not longer than until a moment of the monotonic clock."""
         ready = select.poll()
         ready.register(self._stream, select.POLLOUT)
-        while self._unsent and (left_s := until - clock.monotonic()) > 0:
+        while self.wants_write and not self._is_sending and (left_s := until - clock.monotonic()) > 0:
             ready.poll(milliseconds(left_s))
             self.flush()
 
     def close(self) -> None:
-        """Close this end."""
-        self._stream.close()
-        self._passage.close()
+        """Close this end, also if some code has closed a descriptor of it."""
+        for each in (self._stream, self._passage):
+            with suppress(OSError):
+                each.close()
 
 
 # What the links of masters and agents report. These classes need no ZeroMQ, which takes long to import.
