@@ -646,12 +646,6 @@ _KEPT: OrderedDict[int, tuple[object, Watch, Code]] = OrderedDict()
 # keys in `_values/shares.py` do.
 
 
-LIBRARY_KEPT = 10_000
-"""How many functions and classes of libraries have their digests kept."""
-
-_LIBRARY: dict[int, tuple[object, bytes]] = {}
-"""By the identity of functions and classes, which are kept, too."""
-
 Resolve = Callable[[int], bytes]
 """Returns what identifies a task, from its id: in another run, the task with the same result."""
 
@@ -714,21 +708,10 @@ class _Named:
         if isinstance(thing, ModuleType):
             raise NoStructure(f"the module {thing.__name__} is no value")
         if isinstance(thing, type | FunctionType):
-            known = _LIBRARY.get(id(thing))
-            return self._code(thing) if known is None else known[1]
+            is_library = not is_own(module_of(thing)) and not (isinstance(thing, FunctionType) and thing.__closure__)
+            return hash_of(b"library", full_name(thing).encode()) if is_library else code_of(thing).digest
         name = library_name(thing)
         return None if name is None else hash_of(b"library", name.encode())
-
-    def _code(self, thing: Any) -> bytes:
-        """Return the digest of a function or class: by its name if it is one of a library, else by its code."""
-        closure = isinstance(thing, FunctionType) and thing.__closure__
-        if is_own(module_of(thing)) or closure:
-            return code_of(thing).digest
-        digest = hash_of(b"library", full_name(thing).encode())
-        if len(_LIBRARY) >= LIBRARY_KEPT:
-            _LIBRARY.clear()
-        _LIBRARY[id(thing)] = thing, digest
-        return digest
 
     def _shared(self, handle: Shared) -> bytes:
         """Return the digest of a shared object: that of its value, because its pickle can differ in another run."""
