@@ -78,24 +78,6 @@ def test_a_function_by_value_runs_with_the_state_that_it_has_when_it_is_used(
     assert [found[number] for number in ids] == [8, 6]
 
 
-def test_each_task_gets_the_function_as_it_is_when_the_task_is_submitted(mw: mwpy.Master) -> None:
-    """Most of these tasks are submitted without pickling the function again."""
-    factor = 0
-
-    def multiply(x: int) -> int:
-        return factor * x
-
-    expected: dict[int, Any] = {}
-    for factor in (*range(5), 1):
-        for x in range(1, 5):
-            expected[mw.submit(mwpy.task(multiply, x))] = factor * x
-    found: dict[int, Any] = {}
-    while len(found) < len(expected):
-        mw.loop()
-        found |= {result.task_id: result.value for result in mw.results()}
-    assert found == expected
-
-
 def test_a_function_by_value_is_sent_once(mw: mwpy.Master, tmp_path: Path) -> None:
     """Each slave unpickles it once, even if all its tasks have ended and other functions are used in between."""
     loaded = tmp_path / "loaded"
