@@ -105,30 +105,9 @@ def test_the_published_addresses_are_this_hosts() -> None:
             probe.bind((address, 0))
 
 
-def test_the_loopback_interface_is_found() -> None:
-    assert "127.0.0.1" in [address for _, address in link._interface_addresses()]
-
-
 def test_an_interface_without_an_address_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     known = link._interface_addresses()
     index = socket.if_nameindex()
     long_name = "a name longer than an interface may have"
     monkeypatch.setattr(socket, "if_nameindex", lambda: [(998, "nowhere0"), *index, (999, long_name)])
     assert link._interface_addresses() == known
-
-
-def test_a_host_without_other_networks_has_no_default_route(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(*_: object) -> None:
-        raise OSError("Network is unreachable")
-
-    monkeypatch.setattr(socket.socket, "connect", unreachable)
-    assert link._default_route() is None
-    assert candidate_hosts()[-1] == "127.0.0.1"
-
-
-def test_finding_the_default_route_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a datagram socket is connected. A stream socket would contact another host."""
-    asked: list[tuple[int, object]] = []
-    monkeypatch.setattr(socket.socket, "connect", lambda self, address: asked.append((self.type, address)))
-    assert link._default_route() is not None
-    assert asked == [(socket.SOCK_DGRAM, ("192.0.2.1", 9))]

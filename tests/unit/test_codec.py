@@ -258,11 +258,6 @@ class Unlike(Exception):
         super().__init__(text)
 
 
-class Mute(Exception):
-    def __str__(self) -> str:
-        raise OSError("no text")
-
-
 class Ends(Exception):
     """Its pickle ends the process, and so does its text."""
 
@@ -431,10 +426,6 @@ def test_ctrl_c_while_an_exception_is_encoded_interrupts_only_where_a_user_is() 
         own_slave._WatchedCodec().dumps_failure(Interrupts("odd"))
 
 
-def test_an_exception_whose_methods_raise_is_reported() -> None:
-    assert failure_of(Mute())[1] == "(its text is not available: __str__ raised OSError)"
-
-
 def test_an_exception_class_that_the_master_does_not_have_becomes_none(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("only_on_the_slave")
     exec("class Odd(Exception): pass", vars(module))
@@ -443,16 +434,6 @@ def test_an_exception_class_that_the_master_does_not_have_becomes_none(monkeypat
     monkeypatch.delitem(sys.modules, "only_on_the_slave")
     assert read(payload)[:2] == ("only_on_the_slave.Odd", "strange")
     assert read(payload)[3] is None
-
-
-def test_functions_are_sent_by_value_with_their_closures() -> None:
-    step = 3
-
-    @algorithm.task_algorithm
-    def add(x: int) -> int:
-        return x + step
-
-    assert loads_function(CODEC.dumps_function(add, "add"))(4) == 7
 
 
 @pytest.mark.parametrize(

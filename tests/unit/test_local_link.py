@@ -109,19 +109,6 @@ def pair(network: MasterLink | None) -> Iterator[Pair]:
     ends.close_all()
 
 
-MIXED: list[Buffer] = [b"ab", b"", b"x" * LARGE_BYTES, b"y"]
-
-
-def test_messages_arrive_complete_in_both_directions(pair: Pair) -> None:
-    peer = pair.hello()
-    for _ in range(3):
-        pair.agent.send(MIXED)
-        pair.master.send(peer, MIXED)
-    pair.until(lambda: (len(pair.happened), len(pair.received)) == (3, 3))
-    assert pair.received == [MIXED] * 3
-    assert [each.frames for each in pair.happened if isinstance(each, Frames)] == [MIXED] * 3
-
-
 def test_large_frames_pass_in_shared_files(pair: Pair) -> None:
     """The agent may pass them on to its slaves, so it keeps the file; those of the master are private."""
     peer = pair.hello()

@@ -380,16 +380,6 @@ def test_a_module_that_is_used_as_a_value_counts_as_a_whole(module: Modules) -> 
     assert old.parts["Python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def test_what_python_adds_to_a_class_in_a_function_is_no_part_of_it(module: Modules) -> None:
-    """Its methods and properties count as functions, and not once more as attributes."""
-    text = (
-        "from abc import ABC, abstractmethod\ndef make(k):\n    class A(ABC):\n        @property\n"
-        "        def z(self): return k\n        @classmethod\n        def h(cls): return k\n    return A\n"
-        "A = make(1)\ndef f(): return A().z"
-    )
-    assert not [part for part in code_of(module(text).f).parts if part.startswith("attribute")]
-
-
 def test_a_package_of_the_user_is_followed(module: Modules, tmp_path: Path) -> None:
     """Also through relative imports inside a function, and to a module that nobody has loaded."""
 
