@@ -76,15 +76,15 @@ Begin = Callable[[], tuple[MasterIo, Codec, Computation | None]]
 """Begins to use a master: returns its I/O thread, what encodes, and the computation if it is the executor's own."""
 
 
-class Future(concurrent.futures.Future[T]):
+class Future(concurrent.futures.Future[T], ResultReference):
     """The end of a task that an executor runs, as `concurrent.futures.Future` has it. `cancel` can also kill. In the
-    arguments of a later task of the same executor, it stands for its value.
+    arguments of a later task of the same executor, it stands for its value, as `mwpy.result` does.
 
     Its attributes cost memory for each pending task, so those that most futures do not need are defaults of the class.
     """
 
-    task_id: int | None = None
-    """The id of the task in the master; None if it cannot be submitted."""
+    task_id: int = 0
+    """The id of the task in the master; 0 if it cannot be submitted."""
     tasks: Tasks | None
     """Those of the executor."""
     unwanted: bool = False
@@ -96,11 +96,11 @@ class Future(concurrent.futures.Future[T]):
     """The state of the base class, and the lock that all its changes need."""
 
     def __init__(self, tasks: Tasks | None) -> None:
-        super().__init__()
+        concurrent.futures.Future.__init__(self)
         self.tasks = tasks
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return FutureReference(self).__reduce__()
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     def cancel(self, *, kill: bool = False) -> bool:
         """Cancel the task.
@@ -118,7 +118,7 @@ class Future(concurrent.futures.Future[T]):
 
     def running(self) -> bool:
         """Whether a slave has the task. Then only `cancel(kill=True)` cancels it."""
-        return not self.done() and self.tasks is not None and self.tasks.has_slave(self.task_id or 0)
+        return not self.done() and self.tasks is not None and self.tasks.has_slave(self.task_id)
 
     def be_cancelled(self) -> None:
         """The task will not run to its end. Those that wait for it learn this now."""
@@ -153,19 +153,6 @@ class Future(concurrent.futures.Future[T]):
         except BaseException as raised:
             own = threading.current_thread()
             threading.excepthook(threading.ExceptHookArgs((type(raised), raised, raised.__traceback__, own)))
-
-
-class FutureReference(ResultReference):
-    """Stands for the value of a future in the arguments of a later task."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, future: Future[Any]) -> None:
-        super().__init__(future.task_id or 0)
-        self.future = future
-
-    def __repr__(self) -> str:
-        return repr(self.future)
 
 
 def exception_of(failure: TaskFailed) -> BaseException:
@@ -311,7 +298,7 @@ class Tasks:
                 "tasks to the same executor"
             )
         for future in futures:
-            number = future.task_id or 0
+            number = future.task_id
             if self._calls.keys is not None and future.call is not None:
                 self._calls.keys.referable[number] = future.call
             if number not in self.open:
@@ -320,11 +307,11 @@ class Tasks:
             elif number not in self._held:
                 self._held.add(number)
                 self.io.command(HoldResults([number]))
-        return sorted({future.task_id or 0 for future in futures})
+        return sorted({future.task_id for future in futures})
 
     def _end_of(self, future: Future[Any]) -> GiveResult:
         """Wait for a future that is about to end, and return its end as the core keeps it."""
-        number = future.task_id or 0
+        number = future.task_id
         error = CancelledError() if future.cancelled() else future.exception()
         if error is None:
             entry, large = self._calls.codec.dumps_value(future.result())
@@ -766,7 +753,7 @@ def _futures_in(buffers: Sequence[Buffer]) -> list[Future[Any]]:
     references = buffers.references if isinstance(buffers, ReferringBuffers) else ()
     if any(type(each) is ResultReference for each in references):
         raise UsageError("mwpy.result has no meaning in an executor: pass the future of the other task itself")
-    return [each.future for each in references if isinstance(each, FutureReference)]
+    return [each for each in references if isinstance(each, Future)]
 
 
 def _values(

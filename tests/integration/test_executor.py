@@ -483,6 +483,8 @@ def test_a_future_of_another_executor_is_refused() -> None:
             executor.submit(_sum, other.submit(_sum, 1)).result()
         with pytest.raises(mwpy.UsageError, match="only in the arguments of a task"):
             pickle.dumps(other.submit(_sum, 1))
+    with mwpy.open(slaves=1) as mw, mw.executor() as own, pytest.raises(mwpy.UsageError, match="pass its value"):
+        mw.submit(mwpy.task(_sum, own.submit(_sum, 1)))
 
 
 def test_a_long_chain_of_futures_needs_no_recursion() -> None:

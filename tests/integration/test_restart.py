@@ -338,7 +338,9 @@ def test_an_executor_continues(tmp_path: Path, ran: Callable[[], int]) -> None:
     for _ in range(2):
         with mwpy.Executor(slaves=1, run_database=tmp_path / "run.db") as executor:
             assert list(executor.map(square, range(5))) == [0, 1, 4, 9, 16]
-        assert ran() == 5
+            first = executor.submit(square, 5)
+            assert executor.submit(square, first).result() == 625, "a future stands for its value"
+        assert ran() == 7
 
 
 def test_an_executor_with_an_initializer_continues(tmp_path: Path, ran: Callable[[], int]) -> None:

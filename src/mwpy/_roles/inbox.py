@@ -497,11 +497,16 @@ class Inbox:
             The ids of their tasks.
 
         Raises:
-            UsageError: there is no such task, or its result was fetched; the caller's fault.
+            UsageError: there is no such task, its result was fetched, or it is a future; the caller's fault.
         """
         if not isinstance(buffers, ReferringBuffers):
             return ()
-        numbers = sorted(each.task_id for each in buffers.references if isinstance(each, ResultReference))
+        references = [each for each in buffers.references if isinstance(each, ResultReference)]
+        if any(type(each) is not ResultReference for each in references):
+            raise UsageError(
+                "a future is in the arguments: pass its value (future.result()), or submit to its executor"
+            )
+        numbers = sorted(each.task_id for each in references)
         new = [number for number in numbers if not self._held.get(number)]
         if new:
             last = self.access.io.submissions.total
