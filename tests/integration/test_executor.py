@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import itertools
 import json
@@ -140,16 +139,6 @@ def test_a_callback_may_submit_and_shut_down() -> None:
             executor.submit(abs, -2)
         depths.append(len(refused.traceback))
     assert depths[0] == depths[1]
-
-
-def test_asyncio_waits_for_futures(executor: mwpy.Executor) -> None:
-    """As `loop.run_in_executor` does."""
-
-    async def run() -> list[int]:
-        loop = asyncio.get_running_loop()
-        return await asyncio.gather(*(loop.run_in_executor(executor, abs, -number) for number in range(10)))
-
-    assert asyncio.run(run()) == [*range(10)]
 
 
 def test_a_map_reads_no_more_than_its_buffer(executor: mwpy.Executor) -> None:
