@@ -35,8 +35,8 @@ from attrs import evolve
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.state import Actions, CancelTasks, GiveResult, HoldResults, ReleaseResults, Running
-from mwpy._roles.computation import Computation, MasterParts, follow_cells, place_of, start_local
-from mwpy._roles.inbox import FORKED, SHOW_S, given_by, raise_failure
+from mwpy._roles.computation import Computation, follow_cells, place_of, start_local
+from mwpy._roles.inbox import FORKED, SHOW_S, Access, given_by, raise_failure
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.progress import Figures, OpenProgress, Progress, ShowProgress, careful, progress_of
 from mwpy._roles.submission import Calls
@@ -718,15 +718,16 @@ class Executor(concurrent.futures.Executor):
 
 
 def executor_of_master(
-    master: MasterParts,
+    access: Access,
+    calls: Calls,
     initializer: Callable[..., object] | None,
     initargs: tuple[Any, ...],
     progress: ShowProgress,
     policy: Policies,
 ) -> Executor:
     """Make an executor that shares the slaves of a master. `Master.executor` explains the arguments."""
-    io = master.access.io
-    if master.access.drive is not None:
+    io = access.io
+    if access.drive is not None:
         raise UsageError(
             "mw.executor() needs slaves, and the tasks of this master run in the thread of the master itself: give "
             "slaves=1 (or --mw-local 1) instead of 0"
@@ -734,10 +735,10 @@ def executor_of_master(
     wrap, shown = _wrap(initializer, initargs), progress_of(progress, "tasks")
     check_keywords("mw.executor()", ("initializer", "initargs", "progress"), policy)
     elsewhere = 0 if io.core.state.settings.only_here else MOST_ELSEWHERE
-    policies = merged(master.calls.for_all, policy)
+    policies = merged(calls.for_all, policy)
 
-    def begin() -> tuple[MasterIo, Codec, None]:  # it keeps the master alive
-        return io, master.calls.codec, None
+    def begin(_: Access = access) -> tuple[MasterIo, Codec, None]:  # this argument keeps the master alive
+        return io, calls.codec, None
 
     executor = Executor.__new__(Executor)
     executor._start(Tasks(begin, wrap, shown, policies), max(1, io.local_slaves + elsewhere))

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, Self, TypeV
 
 from mwpy._core.master.state import AllocateSlaves, FreeSlave, TakeReports, Tell
 from mwpy._core.master.totals import summary_of
-from mwpy._roles.computation import Computation, MasterParts
-from mwpy._roles.inbox import USED_BY_A_TASK, Access, LoopCounts, kind_of_slave, whole_number
+from mwpy._roles.computation import CellTasks, Computation, follow_cells
+from mwpy._roles.inbox import USED_BY_A_TASK, Access, Inbox, LoopCounts, kind_of_slave, whole_number
 from mwpy._roles.maps import Call, MapItems, MapRun, items_of, items_of_starmap, sizes_of
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.progress import Figures, Progress, ShowProgress, progress_of, total_of
-from mwpy._roles.submission import algorithm_of_call, check_map_key
+from mwpy._roles.submission import Calls, algorithm_of_call, check_map_key
 from mwpy._system import clock, shadows
 from mwpy._transport import shared_objects
 from mwpy._transport.codec import Codec
@@ -81,10 +81,12 @@ class Master:
     """
 
     def __init__(self, access: Access, codec: Codec, for_all: Policies) -> None:
-        self._parts = parts = MasterParts.of(access, codec, for_all)
         self._access = access
-        self._calls = parts.calls
-        self._inbox = parts.inbox
+        self._inbox = Inbox(access, access.io.core.state.settings)
+        self._calls = Calls.of(access.io, codec, for_all, self._inbox.refer)
+        self._cell = CellTasks(access, self._inbox)
+        if codec.main_by_value:
+            follow_cells(self._cell)
         self._targets: dict[Callable[..., Any] | None, int] = {}
         """How many pending tasks are wanted, of one algorithm or (None) of all."""
         self._progress: Progress | None = None
@@ -518,7 +520,7 @@ class Master:
         """
         from mwpy.executor import executor_of_master
 
-        return executor_of_master(self._parts, initializer, initargs, progress, policy)
+        return executor_of_master(self._access, self._calls, initializer, initargs, progress, policy)
 
     def _items(self, function: Callable[..., Any], iterables: tuple[Iterable[Any], ...], policy: Policies) -> MapItems:
         return items_of(self._calls.terms_of_map(function, policy), function, iterables, self._inbox.settings)

@@ -20,7 +20,6 @@ from mwpy._core.master.state import CancelTasks, Running, how_to_start
 from mwpy._roles.definitions import setup_of
 from mwpy._roles.inbox import FORKED, Access, Inbox
 from mwpy._roles.replay import look_in
-from mwpy._roles.submission import Calls
 from mwpy._system import clock, forks, live_line, process
 from mwpy._system.packages import module_path
 from mwpy._system.process import agent_command, count_cores, log_levels
@@ -40,7 +39,6 @@ from mwpy._values.options import (
     SCRIPT_VARIABLE,
     Options,
 )
-from mwpy._values.policy import Policies
 from mwpy._values.records import Notice, Started
 from mwpy._values.sources import SOURCES
 
@@ -462,32 +460,6 @@ def start_own_slave(options: Options, audit: AuditFile, codec: Codec) -> Computa
     io.users.algorithm.outcomes = LiveOutcomes(slave)
     audit.write([Started("MASTER", options.member_id, "READY in this process")], clock.wall())
     return Computation(Access(io, threading.current_thread(), partial(drive, io, slave)))
-
-
-# What the methods of a master use.
-
-
-@frozen(eq=False)
-class MasterParts:
-    """What the methods of a master use."""
-
-    access: Access
-    calls: Calls
-    inbox: Inbox
-    cell: CellTasks
-
-    @classmethod
-    def of(cls, access: Access, codec: Codec, for_all: Policies) -> MasterParts:
-        """The parts of a new master.
-
-        Args:
-            for_all: the policies of all its tasks.
-        """
-        inbox = Inbox(access, access.io.core.state.settings)
-        cell = CellTasks(access, inbox)
-        if codec.main_by_value:
-            follow_cells(cell)
-        return cls(access, Calls.of(access.io, codec, for_all, inbox.refer), inbox, cell)
 
 
 # The start of a master that `mwpy.main` does not start: its slaves load the script, if they can.
