@@ -285,9 +285,11 @@ class Computation:
             end, finished = self.access.io.end, finished and not self.access.user.interrupted
             self._unused.detach()
             self.access.close()
-            end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S, returned=finished and has_returned)
-            if self.overseer is not None:
-                self.overseer.end()
+            try:
+                end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S, returned=finished and has_returned)
+            finally:
+                if self.overseer is not None:
+                    self.overseer.end()
 
     def leave_to_parent(self) -> None:
         """Let only the parent of this process, which was forked just now, use the computation and end it."""
