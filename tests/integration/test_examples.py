@@ -123,12 +123,3 @@ def test_ping_runs_as_master_and_slaves(stage: Stage) -> None:
     assert stage.audited(" [A] SLAVE-0 ")
     late = start(stage, "ping", "--mw-slave", *file)
     assert late.end() == 0, late.err
-
-
-def test_help_of_an_example_explains_the_options(stage: Stage) -> None:
-    """`--mw-help` and `--mw-help-all` print options of mwpy, and the algorithm does not run."""
-    short, long = ("\n".join(ended(start(stage, "ping", option))) for option in ("--mw-help", "--mw-help-all"))
-    assert "--mw-resource-file" in short
-    assert "--mw-max-waiting-results" in long
-    assert "--mw-max-waiting-results" not in short
-    assert "tasks per second" not in short + long

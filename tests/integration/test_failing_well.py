@@ -133,32 +133,18 @@ def test_a_map_of_values_is_stopped_with_the_whole_computation(tmp_path: Path) -
 
 
 SCRIPT = """
-import sys
 import mwpy
-
-def mistyped(number):
-    return misspelt
-
-@mwpy.master_algorithm
-def master(mw, argv):
+with mwpy.open(slaves=2, max_failures="10%") as mw:
     for number in range(1000):
-        mw.submit(mwpy.task(mistyped, number))
-    ended = 0
-    while ended < 1000:
+        mw.submit(mwpy.task(lambda _: misspelt, number))
+    while True:
         mw.loop()
-        ended += len(mw.results())
-    return 0
-
-if __name__ == "__main__":
-    sys.exit(mwpy.main())
+        mw.results()
 """
 
 
 def test_a_script_that_does_not_expect_it_ends_with_the_summary(stage: Stage) -> None:
-    (stage.folder / "typo.py").write_text(SCRIPT)
-    command = [sys.executable, "typo.py", "--mw-local", "2", "--mw-max-failures", "10%"]
-    ended = stage.start("", program=command)
-    assert ended.end() == 255
+    ended = stage.run("", program=[sys.executable, "-c", SCRIPT], code=1)
     assert "mwpy.TooManyFailures: the run was stopped: " in ended.err
     assert "times NameError. Example: task " in ended.err
     stage.no_process_left()

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from nbclient.exceptions import DeadKernelError
 from tests.integration.apps.notebook import Notebook
 from tests.integration.apps.stage import Stage
-
-"""How often a cell with a large object is run. Slaves that kept all of them would need 320 MB."""
 
 
 @pytest.fixture(scope="module")
@@ -133,14 +129,3 @@ def test_an_interrupted_cell_leaves_no_task_of_an_executor(notebook: Notebook) -
 def test_a_cell_may_await(notebook: Notebook) -> None:
     """The event loop of the kernel runs while a map waits."""
     assert notebook.run("import asyncio\nawait asyncio.sleep(0)\nlist(mw.map(abs, [-3]))") == "[3]"
-
-
-def test_all_processes_end_with_a_kernel_that_is_killed(tmp_path: Path) -> None:
-    """Even if all slaves are busy, and the kernel has no time to say goodbye."""
-    with Stage(tmp_path) as stage, Notebook(stage) as notebook:
-        notebook.run("import pathlib, time, mwpy\nmw = mwpy.local_master(slaves=2)")
-        notebook.run("def sleep(x): pathlib.Path('started').touch(); time.sleep(1000)")
-        notebook.send(signal.SIGKILL, when=tmp_path / "started")
-        with pytest.raises(DeadKernelError):
-            notebook.run("list(mw.map(sleep, range(9)))")
-        stage.no_process_left()
