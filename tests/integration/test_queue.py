@@ -403,10 +403,11 @@ def test_a_machine_serves_the_entries_one_after_the_other_and_the_important_ones
 
 def test_an_entry_that_is_removed_or_damaged_while_it_runs_ends_and_harms_no_other(queue: Queue) -> None:
     queue.keep()
-    removed, damaged = queue.add(APP, 1, 600), queue.add(APP, 1, 600)
-    queue.until("running", removed, damaged)
-    until(lambda: len(masters(queue)) == 2, "both masters")
+    removed, damaged, lost = queue.add(APP, 1, 600), queue.add(APP, 1, 600), queue.add(APP, 1, 600)
+    queue.until("running", removed, damaged, lost)
+    until(lambda: len(masters(queue)) == 3, "all masters")
     shutil.rmtree(queue.path / f"{removed:04d}")
+    shutil.rmtree(queue.path / f"{lost:04d}.run")
     (queue.path / f"{damaged:04d}" / "entry.json").write_text("{")
     fine = queue.add(APP, 2, 0)
     queue.until("refused", removed, damaged)
@@ -414,6 +415,7 @@ def test_an_entry_that_is_removed_or_damaged_while_it_runs_ends_and_harms_no_oth
     until(lambda: not masters(queue), "the end of all masters")
     assert "was removed" in queue.read(removed, "state.json")
     assert "damaged: entry.json" in queue.read(damaged, "state.json")
+    assert queue.entries()[lost]["reason"].endswith(f"{lost:04d}.run was removed while it ran")
 
 
 def test_why_no_slaves_can_be_started_is_in_the_list(queue: Queue) -> None:
@@ -433,7 +435,7 @@ def test_what_a_full_disk_has_cut_off_stops_no_other_entry(queue: Queue) -> None
     keeper = queue.keep()
     broken = queue.add(APP, 1, 600)
     until(lambda: bool(masters(queue)), "a master")
-    [about] = (queue.path / f"{broken:04d}.run" / "jobs").glob("job-*/about")
+    [about] = queue.path.glob(f"masters-{os.geteuid()}/{broken:04d}/job-*/about")
     about.write_text("")
     queue.until("done", queue.add(APP, 1, 0))
     keeper.send(signal.SIGKILL)

@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from mwpy import UsageError
 from mwpy._queue.entry import Asked, Run, State, Turn
 from mwpy._queue.folder import LIVES_S, Announced, Decision, Folder, Request, Work, beat, store
-from mwpy._queue.order import Rules
+from mwpy._queue.service import locked, loop
 from mwpy._queue.submission import seconds_of, submit, timed
-from mwpy._queue.worker import locked, loop
 from mwpy._system import clock
 from mwpy._system.locks import FileLock, LockHeld
 
@@ -57,7 +56,7 @@ def added(folder: Folder, script: Path) -> Path:
 
 
 def decide(folder: Folder, **turns: Turn) -> None:
-    store(folder.path / "turn.json", Decision("process 1", Rules(), {name[1:]: turn for name, turn in turns.items()}))
+    store(folder.path / "turn.json", Decision({name[1:]: turn for name, turn in turns.items()}))
 
 
 def fault(folder: Folder) -> str:
@@ -79,7 +78,7 @@ def test_an_entry_is_a_copy_that_only_its_owner_can_write(folder: Folder, added:
 def test_numbers_are_not_used_again(folder: Folder, added: Path, script: Path) -> None:
     assert submit(folder, replace(ASKED, words=[str(script)]), []).number == 2
     shutil.rmtree(folder.path / "0002")
-    store(folder.path / "turn.json", Decision("process 1", Rules(), last=2))
+    store(folder.path / "turn.json", Decision(last=2))
     assert submit(folder, replace(ASKED, words=[str(script)]), []).number == 3
     assert added.exists()
 
@@ -123,8 +122,8 @@ def test_a_file_elsewhere_is_refused(folder: Folder, script: Path) -> None:
         ("{", "damaged: entry.json: "),
         ('{"name": 1}', "damaged: entry.json: "),
         ("[" * 100_000, "damaged: entry.json: "),
-        ('{"name": "a", "words": [], "python": ""}', "damaged: its priority or its words are wrong"),
-        ('{"name": "a", "words": ["app.py"], "python": "", "priority": 7}', "damaged: its priority"),
+        ('{"name": "a", "words": [], "python": ""}', "damaged: entry.json: "),
+        ('{"name": "a", "words": ["app.py"], "python": "", "priority": 7}', "damaged: entry.json: "),
         ('{"name": "a", "words": ["other.py"], "python": ""}', "there is no file other.py in its input"),
     ],
 )
@@ -290,13 +289,15 @@ def test_a_lock_that_cannot_be_written_is_held_by_nobody(tmp_path: Path) -> None
     FileLock(tmp_path / "keeper.lock").release()
 
 
-def test_a_keeper_ends_when_another_host_has_taken_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keeper_ends_when_another_host_has_taken_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Some network file systems lock only within a host."""
-    said, looks = list[str](), list[int]()
+    looks = list[int]()
     lock = FileLock(tmp_path / "keeper.lock")
     former = signal.getsignal(signal.SIGTERM)
 
-    monkeypatch.setattr("mwpy._queue.worker.PAUSE_S", 0.0)
+    monkeypatch.setattr("mwpy._queue.service.PAUSE_S", 0.0)
 
     def look() -> float:
         looks.append(len(looks))
@@ -306,9 +307,9 @@ def test_a_keeper_ends_when_another_host_has_taken_its_lock(tmp_path: Path, monk
             (tmp_path / "keeper.lock").write_text("process 7 on other\n")
         return 0.0
 
-    assert loop(lock, look, said.append) == 3
+    assert loop(lock, look, lambda: None) == 3
     signal.signal(signal.SIGTERM, former)
-    assert said == [
+    assert [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines()] == [
         "waits, because the folder cannot be used now: [Errno 28] No space left on device",
         "goes on",
         "ends, because another process has taken its lock: does the file system have locks?",
@@ -323,8 +324,8 @@ def test_a_keeper_waits_for_one_on_another_host_whose_lock_it_may_not_see(
     path = tmp_path / "keeper.lock"
     path.write_text("process 7 on other\n")
     os.utime(path, ns=(0, 0))
-    monkeypatch.setattr("mwpy._queue.worker.LIVES_S", 0.05)
-    monkeypatch.setattr("mwpy._queue.worker.PAUSE_S", 0.01)
+    monkeypatch.setattr("mwpy._queue.service.LIVES_S", 0.05)
+    monkeypatch.setattr("mwpy._queue.service.PAUSE_S", 0.01)
     monkeypatch.setattr(clock, "sleep", lambda _: path.touch())
     with pytest.raises(UsageError, match="a keeper runs already: process 7 on other"):
         locked(path, "a keeper")

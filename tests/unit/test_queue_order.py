@@ -13,7 +13,6 @@ import pytest
 from mwpy._queue.entry import Asked, Entry, Run, State, Turn
 from mwpy._queue.order import (
     Claim,
-    Places,
     Rules,
     allot,
     decide,
@@ -108,17 +107,18 @@ def test_what_should_run_after_a_failure_is_refused_in_turn(end: State) -> None:
     assert found[4].state is State.RUNNING
 
 
-def test_a_cycle_is_refused_and_nothing_else() -> None:
-    found = turns(entry(1, after=(3,)), entry(2), entry(3, after=(1,)))
-    assert found[1] == found[3] == Turn(State.REFUSED, "it should run after itself (a cycle of --after)")
-    assert found[2].state is State.RUNNING
-
-
-def test_an_entry_after_one_that_is_missing_or_repeats_is_refused() -> None:
-    found = turns(entry(1, after=(7,)), entry(2, repeats=True), entry(3, after=(2,)))
-    assert found[1].reason == "there is no entry 7, after which it should run"
+def test_an_entry_after_one_that_is_not_older_or_repeats_is_refused() -> None:
+    """So there is no cycle."""
+    found = turns(entry(1, after=(7,)), entry(2, repeats=True), entry(3, after=(2,)), entry(4, after=(5,)), entry(5))
+    assert found[1] == Turn(State.REFUSED, "there is no older entry 7, after which it should run")
     assert found[2].state is State.REPEATS
     assert found[3].reason == "entry 2 repeats, so it never ends"
+    assert found[4] == Turn(State.REFUSED, "there is no older entry 5, after which it should run")
+    assert found[5].state is State.RUNNING
+
+
+def test_an_entry_that_runs_goes_on_although_the_one_before_it_was_removed() -> None:
+    assert running(entry(2, after=(1,), state=State.RUNNING)) == [2]
 
 
 def test_a_damaged_entry_is_refused_with_its_reason() -> None:
@@ -178,15 +178,15 @@ def test_a_user_gets_places_when_others_have_given_theirs() -> None:
 
 def test_the_places_of_users_whose_workers_are_silent_stay_theirs() -> None:
     """Their agents may run tasks there. Others share what is left, also on the same hosts."""
-    former = Places({ANNA: 1, BERTA: 2}, {ANNA: {"b": 1}, BERTA: {"a": 2}})
-    slots = {"a": 3, "b": 1}
+    former, slots = {ANNA: {"b": 1}, BERTA: {"a": 2}}, {"a": 3, "b": 1}
     found = allot([Claim(ANNA, 0, 9)], [BERTA], {ANNA: 1}, former, slots, 99)
-    assert found == Places({ANNA: 2, BERTA: 2}, {ANNA: {"a": 1, "b": 1}, BERTA: {"a": 2}})
-    assert allot([Claim(ANNA, 0, 9)], [BERTA], {}, Places({BERTA: 3}, {}), {}, 2) == Places(
-        {ANNA: 0, BERTA: 3}, {BERTA: {}}
-    )
+    assert found == {ANNA: {"a": 1, "b": 1}, BERTA: {"a": 2}}
+    found = allot([Claim(ANNA, 0, 9)], [BERTA], {}, {BERTA: {"": 3}}, {"": 2}, 2)
+    assert found == {ANNA: {}, BERTA: {"": 3}}
     found = allot([Claim(ANNA, 0, 9), Claim(BERTA, 0, 1)], [], {ANNA: 1, BERTA: 2}, former, slots, 99)
-    assert found.counts == {ANNA: 2, BERTA: 1}, "it gives one, and two of the others are free"
+    assert {user: sum(places.values()) for user, places in found.items()} == {ANNA: 2, BERTA: 1}, (
+        "it gives one, and two of the others are free"
+    )
 
 
 def test_slots_of_hosts_stay_with_their_users() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
+from typing import Annotated, Literal
 
 from attrs import Factory, define
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
-PRIORITIES = (0, 1, 2)
-"""The priorities of entries. 0 comes first."""
+Priority = Literal[0, 1, 2]
+"""How important an entry is. 0 comes first."""
 
 
 class State(Enum):
@@ -32,11 +33,11 @@ class Asked(Struct, omit_defaults=True):
     """What an entry asks for."""
 
     name: str
-    words: list[str]
+    words: Annotated[list[str], Meta(min_length=1)]
     """A study (`.toml`) or a script, as its path in the input, and its arguments."""
     python: str
     """The Python that runs it."""
-    priority: int = 1
+    priority: Priority = 1
     at: float = 0.0
     daily: str = ""
     """The time of day at which an entry like this one is added."""
@@ -45,11 +46,10 @@ class Asked(Struct, omit_defaults=True):
     on_end: str = ""
     watch: str = ""
     """The repository for whose commits an entry like this one is added."""
-    commit: str = ""
-    """With `watch`, the last commit that has no entry."""
     made_by: int = 0
-    """The entry that has added this one, and `occasion` says why: a time or a commit."""
+    """The entry that has added this one."""
     occasion: str = ""
+    """Why: a time or a commit. With `watch`, the last commit that has no entry."""
 
 
 class Run(Struct, omit_defaults=True):
@@ -83,7 +83,7 @@ class Entry:
     path: Path
     uid: int
     """The user who has added it."""
-    asked: Asked = Factory(lambda: Asked("?", [], ""))
+    asked: Asked = Factory(lambda: Asked("?", ["?"], ""))
     fault: str = ""
     run: Run | None = None
     priority: int = 1
@@ -107,10 +107,15 @@ class Entry:
         return self.run is not None and self.run.state is State.RUNNING
 
     @property
+    def has_ended(self) -> bool:
+        """Whether its worker has recorded its end."""
+        return self.run is not None and self.run.state in ENDED
+
+    @property
     def study(self) -> Path | None:
         """The study that runs, if it is one."""
         words = self.asked.words
-        return self.run_path / words[0] if words and words[0].endswith(".toml") else None
+        return self.run_path / words[0] if words[0].endswith(".toml") else None
 
     @property
     def resource(self) -> Path:

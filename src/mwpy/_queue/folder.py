@@ -8,6 +8,7 @@
     0007.request-1000.json  what the user with this number wants later: another priority, or the end
     turn.json               what the keeper has decided
     work-1000.json          the worker of a user: what its entries want, and by the age of the file, that it lives
+    masters-1000/0007/      the master that this worker has started, which is found also if 0007.run is removed
     host-NODE-PID.json      a machine that serves the queue with `mwpy slave --queue`
     log.jsonl               what has happened, written by the keeper
 
@@ -35,8 +36,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mwpy._queue.entry import ENDED, PRIORITIES, Asked, Entry, Run, State, Turn
-from mwpy._queue.order import Rules
+from mwpy._queue.entry import ENDED, Asked, Entry, Priority, Run, State, Turn
 from mwpy._system import clock
 from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import MALFORMED, from_plain, to_plain
@@ -60,25 +60,20 @@ class Request(Struct, omit_defaults=True):
     """What a user wants for an entry."""
 
     cancelled: bool = False
-    priority: int | None = None
+    priority: Priority | None = None
 
 
 class Decision(Struct, omit_defaults=True):
     """What the keeper has decided."""
 
-    keeper: str
-    """Its process and host."""
-    rules: Rules
     turns: dict[str, Turn] = field(default_factory=dict)
     last: int = 0
     """The highest number of an entry that there was."""
     system: str = "local"
     slaves_per_job: int = 1
     """How many slaves one place is for."""
-    places: dict[str, int] = field(default_factory=dict)
-    """How many places each user has, by the number of the user."""
-    hosts: dict[str, dict[str, int]] = field(default_factory=dict)
-    """With `ssh`, how many of them on which host."""
+    places: dict[str, dict[str, int]] = field(default_factory=dict)
+    """How many places each user has on which host, by the number of the user; without `ssh`, the host is empty."""
     pythons: dict[str, str] = field(default_factory=dict)
     """The hosts, each with its Python; empty for the one of the command."""
 
@@ -158,16 +153,13 @@ class Folder:
 
     def entries(self) -> list[Entry]:
         """Return all entries, the oldest first. A damaged one has a `fault`."""
-        names = sorted(os.listdir(self.path))
-        requests = [name for name in names if ".request-" in name]
         found = []
-        for name in dict.fromkeys(name.removesuffix(".run") for name in names):
+        for name in {name.removesuffix(".run") for name in os.listdir(self.path)}:
             if re.fullmatch(r"\d{4,9}", name):
                 with suppress(FileNotFoundError):  # it was just removed
-                    own = [each for each in requests if each.startswith(f"{name}.")]
-                    entry = self._ended.get(name) or self._entry(name, own)
+                    entry = self._ended.get(name) or self._entry(name)
                     found.append(entry)
-                    if entry.run is not None and entry.run.state in ENDED:
+                    if entry.has_ended:
                         self._ended[name] = entry
         return sorted(found, key=lambda each: each.number)
 
@@ -198,7 +190,7 @@ class Folder:
         is_silent = clock.wall() > since + LIVES_S
         return f"the keeper has looked at nothing since {clock.date(since)}: {start}" if is_silent else ""
 
-    def _entry(self, name: str, requests: list[str]) -> Entry:
+    def _entry(self, name: str) -> Entry:
         path = self.path / name
         is_removed = not path.exists()
         entry = Entry(int(name), path, (path.with_name(f"{name}.run") if is_removed else path).lstat().st_uid)
@@ -210,8 +202,9 @@ class Folder:
         else:
             entry.asked, entry.priority = asked, asked.priority
             if distrust := _distrust(entry):
-                entry.asked = replace(asked, on_end="")
-            entry.fault = distrust or _fault(entry)
+                entry.fault, entry.asked = distrust, replace(asked, on_end="")
+            elif not entry.repeats and not (path / INPUT / asked.words[0]).is_file():
+                entry.fault = f"there is no file {asked.words[0]} in its input"
         run = self._read(entry.run_path / STATE, Run)
         if isinstance(run, Run):
             user = entry.run_path.lstat().st_uid
@@ -219,20 +212,20 @@ class Folder:
                 entry.run, entry.runs_as = run, user
             else:
                 entry.fault = f"{entry.run_path} belongs to another user: remove it"
-        for each in sorted(requests, key=lambda each: changed(self.path / each)):
-            request = self._read(self.path / each, Request)
-            with suppress(FileNotFoundError):
-                uid = (self.path / each).lstat().st_uid
-                if isinstance(request, Request) and uid in (entry.uid, self.keeper_uid):
-                    entry.cancelled_by = user_name(uid) if request.cancelled else entry.cancelled_by
-                    entry.priority = request.priority if request.priority in PRIORITIES else entry.priority
+        for uid in sorted({entry.uid, self.keeper_uid}, key=lambda uid: changed(self._request(name, uid))):
+            request = self._read(self._request(name, uid), Request, uid)
+            if isinstance(request, Request):
+                entry.cancelled_by = user_name(uid) if request.cancelled else entry.cancelled_by
+                entry.priority = entry.priority if request.priority is None else request.priority
         return entry
+
+    def _request(self, name: str, uid: int) -> Path:
+        return self.path / f"{name}.request-{uid}.json"
 
     def decision(self) -> Decision | None:
         """Return what the keeper has decided; None if there was none."""
-        found = self._read(self.path / TURN, Decision)
-        is_of_keeper = not isinstance(found, str) and (self.path / TURN).lstat().st_uid == self.keeper_uid
-        return found if isinstance(found, Decision) and is_of_keeper else None
+        found = self._read(self.path / TURN, Decision, self.keeper_uid)
+        return found if isinstance(found, Decision) else None
 
     def workers(self, now: float) -> dict[int, Work]:
         """Return the workers that live, by their users."""
@@ -248,8 +241,11 @@ class Folder:
             if not isinstance(found, str) and now - changed(path) < LIVES_S:
                 yield path, found
 
-    def _read(self, path: Path, kind: type[T]) -> T | str:
+    def _read(self, path: Path, kind: type[T], owner: int | None = None) -> T | str:
         """Return what a file says, or why it cannot be read.
+
+        Args:
+            owner: the user whose file alone counts; None for each.
 
         Raises:
             OSError: the file system fails, which may pass.
@@ -258,6 +254,8 @@ class Folder:
             about = path.lstat()
             if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_FILE_BYTES:
                 return f"{path.name} is no file of a queue"
+            if owner not in (None, about.st_uid):
+                return f"{path.name} belongs to {user_name(about.st_uid)}"
             identity = about.st_ino, about.st_mtime_ns, about.st_size
             known = self._known.get(path)
             if known is None or known[0] != identity:
@@ -317,7 +315,7 @@ class Folder:
         state, reason = self.state_of(entry, self.decision())
         if state in ENDED:
             raise UsageError(f"entry {entry.number} is {state.value} already{f': {reason}' if reason else ''}")
-        path = self.path / f"{entry.path.name}.request-{uid}.json"
+        path = self._request(entry.path.name, uid)
         before = self._read(path, Request)
         made = Request() if isinstance(before, str) else before
         try:
@@ -328,7 +326,7 @@ class Folder:
     @staticmethod
     def state_of(entry: Entry, decision: Decision | None) -> tuple[State, str]:
         """Return what happens to an entry, and why."""
-        if entry.run is not None and entry.run.state in ENDED:
+        if entry.run is not None and entry.has_ended:
             return entry.run.state, entry.run.reason
         turn = None if decision is None else decision.turns.get(str(entry.number))
         if turn is None:
@@ -365,15 +363,6 @@ def _distrust(entry: Entry) -> str:
             return f"{path.name} belongs to {user_name(about.st_uid)}, and the entry to {user_name(entry.uid)}"
         if about.st_mode & 0o022:
             return f"others may write {path.name}: add it again"
-    return ""
-
-
-def _fault(entry: Entry) -> str:
-    """Why the content of an entry is refused; empty if it is not."""
-    if entry.priority not in PRIORITIES or not entry.asked.words:
-        return "damaged: its priority or its words are wrong"
-    if not entry.repeats and not (entry.path / INPUT / entry.asked.words[0]).is_file():
-        return f"there is no file {entry.asked.words[0]} in its input"
     return ""
 
 

@@ -13,7 +13,7 @@ from mwpy._batch.local import Local
 from mwpy._core.overseer import OverseerSettings
 from mwpy._queue.folder import Announced, Folder, beat, user_name
 from mwpy._queue.oversight import INTERVAL_S, Oversight
-from mwpy._queue.worker import locked, loop, say
+from mwpy._queue.service import locked, loop, say
 from mwpy._roles.overseer import OverseerOptions, mark_of
 from mwpy._values.phrases import counted
 from mwpy.cli._arguments import state_folder
@@ -35,7 +35,7 @@ def run(folder: Folder, slaves: int) -> int:
     own.mkdir(parents=True, exist_ok=True)
     lock = locked(own / "lock", "`mwpy slave` for this queue on this machine")
     settings = OverseerSettings(patience_s=IDLE_S, interval_s=INTERVAL_S)
-    oversight = Oversight(OverseerOptions((), settings, slaves, log_dir=own), Local(own / "jobs"), say)
+    oversight = Oversight(OverseerOptions((), settings, slaves, log_dir=own), Local(own / "jobs"))
     path, announced, pause_s = folder.path / f"host-{platform.node()}-{os.getpid()}.json", None, LOOK_S
 
     def look() -> float:
@@ -52,9 +52,9 @@ def run(folder: Folder, slaves: int) -> int:
         pause_s = LOOK_S if mine else min(2 * pause_s, LONGEST_LOOK_S)
         return pause_s
 
-    say(f"serves the queue {folder.path} with {counted(slaves, 'slave')}")
-    try:
-        return loop(lock, look, say, "its slaves leave")
-    finally:
+    def leave() -> None:
         oversight.remove()
         path.unlink(missing_ok=True)
+
+    say(f"serves the queue {folder.path} with {counted(slaves, 'slave')}")
+    return loop(lock, look, leave, "its slaves leave")

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from attrs import Factory, define
-from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._batch.ssh import HostsFile
 from mwpy._queue.entry import Entry, State, Turn
 from mwpy._queue.folder import Decision, Folder, Work, beat, changed, user_name
-from mwpy._queue.order import Claim, Places, Rules, allot, decide
-from mwpy._queue.worker import Worker, locked, loop, say
+from mwpy._queue.order import Claim, Rules, allot, decide
+from mwpy._queue.service import locked, loop, say
+from mwpy._queue.worker import Worker
 from mwpy._system import clock
 from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import to_plain
@@ -29,25 +29,12 @@ MANY = 1000
 """How many slaves a batch system may have, by default."""
 
 
-class Options(Struct, frozen=True):
-    """The options of a keeper; `mwpy queue --help` describes each."""
-
-    system: str
-    max: int | None
-    hosts: Path | None
-    rules: Rules
-    run_as_keeper: bool
-    oversee: Sequence[str]
-    slaves_per_job: int
-    interval_s: float
-
-
 @define(eq=False)
 class Keeper:
     """Decides for a queue, and works for its own user."""
 
     _folder: Folder
-    _options: Options
+    _rules: Rules
     _worker: Worker
     _hosts: HostsFile | None = None
     _decision: Decision | None = None
@@ -60,19 +47,17 @@ class Keeper:
         Raises:
             OSError: the folder cannot be used now.
         """
-        former = self._decision or self._folder.decision() or Decision("", self._options.rules)
+        former = self._decision or self._folder.decision() or Decision()
         entries = self._folder.entries()
         now = self._worker.beat()
         works = self._folder.workers(now)
         users = {each.uid for each in entries if self._worker.is_mine(each)} | {*works}
-        turns = decide(entries, former.turns, self._options.rules, now, users, str(self._folder.path))
+        turns = decide(entries, former.turns, self._rules, now, users, str(self._folder.path))
         made = Decision(
-            f"process {os.getpid()} on {platform.node()}",
-            self._options.rules,
             {str(number): turn for number, turn in turns.items()},
             max([former.last, *turns]),
-            self._options.system,
-            self._options.slaves_per_job,
+            self._rules.system,
+            self._rules.slaves_per_job,
         )
         for work in works.values():
             for number in work.wants:
@@ -88,22 +73,22 @@ class Keeper:
         self.view = {
             "state": "queue",
             "folder": str(self._folder.path),
-            "keeper": made.keeper,
+            "keeper": f"process {os.getpid()} on {platform.node()}",
             "entries": [self._folder.described(each, made) for each in entries],
             "users": [self._use(user, made, works) for user in sorted({*works, os.geteuid()})],
             "hosts": [to_plain(each) for each in self._folder.hosts(now)],
         }
-        return self._options.interval_s
+        return self._rules.interval_s
 
     def _use(self, user: int, made: Decision, works: Mapping[int, Work]) -> dict[str, Any]:
         """Return what a user uses."""
         work = works.get(user, Work())
         return {
             "user": user_name(user),
-            "places": made.places.get(str(user), 0),
+            "places": sum(made.places.get(str(user), {}).values()),
             "used": work.used,
             "wants": sum(work.wants.values()),
-            "hosts": made.hosts.get(str(user), {}),
+            "hosts": {host: count for host, count in made.places.get(str(user), {}).items() if host},
         }
 
     def _share(
@@ -121,15 +106,13 @@ class Keeper:
         if self._hosts is not None:
             self._hosts.read_again()
         lines = [] if self._hosts is None else self._hosts.lines
-        slots = {each.name: (each.slots or 0) // made.slaves_per_job for each in lines}
         usual = (os.cpu_count() or 1) if made.system == "local" else MANY
-        most = (usual if self._options.max is None else self._options.max) // made.slaves_per_job
+        most = (usual if self._rules.max is None else self._rules.max) // made.slaves_per_job
+        slots = {each.name: (each.slots or 0) // made.slaves_per_job for each in lines} or {"": most}
         used = {user: work.used for user, work in works.items() if user not in silent}
-        had = {int(user): count for user, count in former.places.items()}
-        had_hosts = {int(user): hosts for user, hosts in former.hosts.items()}
-        found = allot(claims, silent, used, Places(had, had_hosts), slots, most)
-        made.places = {str(user): count for user, count in found.counts.items()}
-        made.hosts = {str(user): hosts for user, hosts in found.hosts.items()}
+        had = {int(user): places for user, places in former.places.items()}
+        found = allot(claims, silent, used, had, slots, most)
+        made.places = {str(user): places for user, places in found.items()}
         made.pythons = {each.name: each.python or "" for each in lines}
 
     def _news(self, entries: Sequence[Entry], former: Decision, made: Decision) -> list[dict[str, object]]:
@@ -157,31 +140,34 @@ def _obstacle(work: Work, number: str) -> str:
     return "waits for a place" if work.wants[number] and not work.has.get(number) else ""
 
 
-def run(folder: Folder, options: Options, page: str | None) -> int:
+def run(
+    folder: Folder, rules: Rules, hosts: Path | None, oversee: Sequence[str], page: str | None, *, run_as_keeper: bool
+) -> int:
     """Keep a queue until this process is stopped. Return the exit code.
+
+    Args:
+        hosts: the hosts file.
+        oversee: more options of `mwpy oversee`.
+        page: where the page of the queue is; None for no page.
+        run_as_keeper: whether this user runs the entries of all users.
 
     Raises:
         UsageError: another keeper runs, or an option is wrong.
     """
-    hosts = None
-    if options.system == "ssh":
-        if options.hosts is None:
-            raise UsageError("--with ssh needs --hosts FILE, with a line `HOST slots=N` for each machine")
-        hosts = HostsFile(options.hosts, say, needs_slots=True)
-    elif options.hosts is not None:
+    if rules.system == "ssh" and hosts is None:
+        raise UsageError("--with ssh needs --hosts FILE, with a line `HOST slots=N` for each machine")
+    if rules.system != "ssh" and hosts is not None:
         raise UsageError("--hosts has no effect without --with ssh")
+    file = None if hosts is None else HostsFile(hosts, say, needs_slots=True)
     if folder.keeper_uid != os.geteuid():
         raise UsageError(f"{folder.path} belongs to {user_name(folder.keeper_uid)}: only this user can keep the queue")
     lock = locked(folder.path / "keeper.lock", "a keeper of this queue")
-    worker = Worker(folder, options.oversee, say, options.run_as_keeper)
+    worker = Worker(folder, oversee, run_as_keeper)
     say(f"keeps {folder.path}")
-    made = Keeper(folder, options, worker, hosts)
+    made = Keeper(folder, rules, worker, file)
     if page is not None:
         say(str(_page(made, page)))
-    try:
-        return loop(lock, made.look, say)
-    finally:
-        worker.leave()
+    return loop(lock, made.look, worker.leave)
 
 
 def _page(keeper: Keeper, where: str) -> object:

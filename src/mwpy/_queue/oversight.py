@@ -10,7 +10,7 @@ import os
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from mwpy._batch import Batch, BatchUnavailable
 from mwpy._core.overseer import OverseerCore
 from mwpy._queue.entry import Entry
 from mwpy._queue.folder import Decision, Folder, Work
+from mwpy._queue.service import say
 from mwpy._roles.overseer import MESSAGES_KEPT, OverseenFiles, Overseer, OverseerOptions, mark_of
 from mwpy._system import clock, process
 from mwpy._values.errors import MwpyError
@@ -29,8 +30,6 @@ from mwpy.cli.oversee import make_parser, options_of
 INTERVAL_S = 2.0
 """The time between two rounds if the jobs are on this machine or on hosts, in seconds."""
 
-Say = Callable[[str], None]
-
 
 class Oversight:
     """Gives slaves to entries.
@@ -38,10 +37,9 @@ class Oversight:
     Args:
         options: the options of its overseer.
         batch: where its jobs run.
-        say: prints a line.
     """
 
-    def __init__(self, options: OverseerOptions, batch: Batch, say: Say) -> None:
+    def __init__(self, options: OverseerOptions, batch: Batch) -> None:
         self.work = Work()
         """What the entries want and have, as of the last look."""
         self._slaves = options.slaves_per_job
@@ -55,7 +53,6 @@ class Oversight:
 
         files = OverseenFiles(replace(options, paths=()), note)
         self._overseer = Overseer(self._core, files, batch, clock, note, recent)
-        self._say = say
         self._looks = process.Background(self._look, "mwpy-overseer")
         self._using = threading.Lock()
         """Held while the batch system is used."""
@@ -73,9 +70,9 @@ class Oversight:
                 self._overseer.follow(wanted, max_jobs)
                 self._overseer.look()
         except (MwpyError, OSError) as error:
-            self._say(f"slaves cannot be looked after now: {error}")
+            say(f"slaves cannot be looked after now: {error}")
         except Exception:  # a mistake in mwpy must not end the service of all entries
-            self._say(f"slaves cannot be looked after now. Please report this:\n{traceback.format_exc()}")
+            say(f"slaves cannot be looked after now. Please report this:\n{traceback.format_exc()}")
         self._measure(entries)
 
     def _measure(self, entries: Sequence[Entry]) -> None:
@@ -100,10 +97,10 @@ class Oversight:
                 jobs = [job.job_id for job in self._batch.jobs() if mark in (None, job.mark)]
                 self._batch.remove(jobs)
         except BatchUnavailable as error:
-            self._say(f"jobs could not be removed: {error}")
+            say(f"jobs could not be removed: {error}")
 
 
-def oversight(folder: Folder, decision: Decision, extra: Sequence[str], say: Say) -> Oversight:
+def oversight(folder: Folder, decision: Decision, extra: Sequence[str]) -> Oversight:
     """Return what gives slaves to the entries of this user, where the keeper says.
 
     Args:
@@ -119,12 +116,12 @@ def oversight(folder: Folder, decision: Decision, extra: Sequence[str], say: Say
         put_hosts(folder, decision)
         words += ["--hosts", str(_hosts_file(folder))]
     parsed = make_parser().parse_args([*words, *extra, "--processes-per-agent", str(decision.slaves_per_job)])
-    return Oversight(options_of(parsed), batch_system(parsed), say)
+    return Oversight(options_of(parsed), batch_system(parsed))
 
 
 def put_hosts(folder: Folder, decision: Decision) -> None:
     """Write the hosts file with the slots of this user, if it has changed. Its overseer follows it."""
-    mine = decision.hosts.get(str(os.geteuid()), {})
+    mine = decision.places.get(str(os.geteuid()), {})
     lines = "".join(
         f"{name} slots={decision.slaves_per_job * mine.get(name, 0)}{f' python={python}' if python else ''}\n"
         for name, python in decision.pythons.items()

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from mwpy._queue.entry import Asked, Entry
 from mwpy._queue.folder import Folder
-from mwpy._queue.order import next_time
+from mwpy._queue.order import last_time, next_time
 from mwpy._system import clock, process
 from mwpy._values.errors import MwpyError, UsageError
 
@@ -69,9 +69,9 @@ def submit(folder: Folder, asked: Asked, files: Sequence[Path]) -> Entry:
         UsageError: a file is missing or elsewhere, the study is wrong, or the folder cannot be written.
     """
     if asked.watch:
-        head = _git(asked.watch, "rev-parse", "--verify", "HEAD").strip()
+        head = _git(asked.watch, "rev-parse", "--verify", "HEAD")
         _git(asked.watch, "cat-file", "-e", f"{head}:{asked.words[0]}")
-        return folder.add(replace(asked, commit=head), Path.mkdir)
+        return folder.add(replace(asked, occasion=head), Path.mkdir)
     source = Path(asked.words[0]).absolute()
     asked_here = replace(asked, words=[source.name, *asked.words[1:]])
 
@@ -115,7 +115,7 @@ def add_again(folder: Folder, entry: Entry, occasion: str) -> Entry:
         UsageError: the folder cannot be written, or the commit lacks a file.
     """
     asked = entry.asked
-    made = replace(asked, daily="", watch="", commit="", made_by=entry.number, occasion=occasion)
+    made = replace(asked, daily="", watch="", made_by=entry.number, occasion=occasion)
     if not asked.watch:
         return folder.add(made, lambda to: shutil.copytree(entry.path / "input", to, symlinks=True))
 
@@ -123,33 +123,29 @@ def add_again(folder: Folder, entry: Entry, occasion: str) -> Entry:
         archive = target.with_name("commit.tar")
         target.mkdir()
         _git(asked.watch, "archive", "--format=tar", f"--output={archive}", occasion)
-        _run("tar", "-xf", str(archive), "-C", str(target))
+        process.answer_of(["tar", "-xf", str(archive), "-C", str(target)], GIT_S)
         archive.unlink()
 
     return folder.add(made, put)
 
 
-def new_commits(asked: Asked, since: str) -> list[str]:
-    """Return the commits after `since`, the oldest first.
+def occasions(asked: Asked, since: str, now: float) -> list[str]:
+    """Return the occasions on which a repeating entry adds others, the oldest first.
+
+    Args:
+        since: the last one before: a time, or a commit.
 
     Raises:
         UsageError: git fails.
     """
-    return _git(asked.watch, "rev-list", "--reverse", f"{since}..HEAD").split()
+    if asked.watch:
+        return _git(asked.watch, "rev-list", "--reverse", f"{since}..HEAD").split()
+    last = clock.date(last_time(asked.daily, now))
+    return [last] if last > since else []
 
 
 def _git(repository: str, *words: str) -> str:
-    return _run("git", "-C", repository, *words)
-
-
-def _run(*words: str) -> str:
-    try:
-        ran = process.run(words, timeout_s=GIT_S)
-    except (OSError, process.TimedOut) as error:
-        raise UsageError(f"{words[0]} cannot be run ({error}): --watch needs it") from error
-    if ran.returncode:
-        raise UsageError(f"--watch: `{shlex.join(words)}` failed: {ran.complaint}")
-    return ran.out
+    return process.answer_of(["git", "-C", repository, *words], GIT_S)
 
 
 def _named(study: Path) -> Iterator[Path]:

@@ -32,7 +32,7 @@ from attrs import Factory, define
 from msgspec import Struct
 
 from mwpy._system import memory
-from mwpy._values.errors import CannotRun, describe_exit, is_from_outside
+from mwpy._values.errors import CannotRun, UsageError, describe_exit, is_from_outside
 from mwpy._values.options import AGENT
 
 UNKNOWN = 255
@@ -343,6 +343,21 @@ def run(
                 raise TimedOut(timeout_s, err.decode(errors="replace")) from None
             raise
     return Finished(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+def answer_of(command: Sequence[str], timeout_s: float, standard_input: str = "") -> str:
+    """Run a short command that must succeed, and return what it says.
+
+    Raises:
+        UsageError: it failed, or cannot be started, or took too long.
+    """
+    try:
+        ran = run(command, timeout_s=timeout_s, standard_input=standard_input.encode())
+    except OSError as error:
+        raise UsageError(f"{command[0]} cannot be run: {error}") from error
+    if ran.returncode:
+        raise UsageError(f"`{' '.join(command)}` failed: {ran.complaint}")
+    return ran.out.strip()
 
 
 def shell(command: str) -> None:

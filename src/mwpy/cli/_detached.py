@@ -124,28 +124,13 @@ def _submit(job: Job, script: Path, folder: Path) -> None:
     log = str(script.with_name(LOG)).replace("%", "%%")
     try:
         if job.system == "htcondor":
-            _run(["condor_submit", "-"], SUBMISSION.format(script, job.mark))
+            process.answer_of(["condor_submit", "-"], ANSWER_S, SUBMISSION.format(script, job.mark))
         else:
             name = f"--job-name=mwpy-sweep-{job.mark}"
-            _run(["sbatch", name, f"--output={log}", "--open-mode=append", str(script)])
+            process.answer_of(["sbatch", name, f"--output={log}", "--open-mode=append", str(script)], ANSWER_S)
     except UsageError:
         (folder / FILE).unlink()
         raise
-
-
-def _run(words: Sequence[str], text: str = "") -> str:
-    """Run a command of a batch system, and return what it says.
-
-    Raises:
-        UsageError: it failed.
-    """
-    try:
-        ran = process.run(words, timeout_s=ANSWER_S, standard_input=text.encode())
-    except (OSError, process.TimedOut) as error:
-        raise UsageError(f"{words[0]} failed: {error}") from error
-    if ran.returncode:
-        raise UsageError(f"{words[0]} failed: {ran.complaint}")
-    return ran.out.strip()
 
 
 def job_in(folder: Path) -> Job:
@@ -211,7 +196,7 @@ def _last_line(log: Path) -> str:
 
 def _queued(job: Job) -> list[str]:
     """Return the id of a job in its batch system, its state there, and a reason; empty if it is not there."""
-    found = _run(shlex.split(QUEUES[job.system].format(job.mark)))
+    found = process.answer_of(shlex.split(QUEUES[job.system].format(job.mark)), ANSWER_S)
     return f"{found}  ".split(" ", 2)
 
 
@@ -229,9 +214,9 @@ def stop(job: Job, folder: Path, now: bool) -> None:
     elif not job.system:
         raise UsageError(f"the sweep in {folder} {text}: run this command there")
     elif job.system == "slurm" and job.pid and not now:
-        _run(["scancel", "--batch", "--signal=INT", _queued(job)[0]])
+        process.answer_of(["scancel", "--batch", "--signal=INT", _queued(job)[0]], ANSWER_S)
     else:
-        _run(["scancel" if job.system == "slurm" else "condor_rm", _queued(job)[0]])
+        process.answer_of(["scancel" if job.system == "slurm" else "condor_rm", _queued(job)[0]], ANSWER_S)
         if not job.pid:  # it has not begun, so it does not say that it ended
             store(folder / FILE, replace(job, code=int(ExitCode.INTERRUPTED)))
 

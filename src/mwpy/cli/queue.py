@@ -25,9 +25,9 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from mwpy._queue.entry import ENDED, PRIORITIES, Asked, State
+from mwpy._queue.entry import ENDED, Asked, Priority, State
 from mwpy._queue.folder import Folder
 from mwpy._queue.order import Rules
 from mwpy._queue.submission import seconds_of, submit, timed
@@ -61,12 +61,12 @@ def main(arguments: Sequence[str]) -> int:
         return {"add": _add, "list": _list, "show": _show, "work": _work}.get(parsed.what, _change)(parsed)
     from mwpy._queue import keeper  # only here, because the other commands do not need it
 
-    rules = Rules(parsed.max_running, parsed.max_entries, parsed.equal_shares)
-    options = keeper.Options(
-        parsed.system, parsed.max, parsed.hosts, rules, parsed.run_as_keeper, parsed.oversee,
+    rules = Rules(
+        parsed.max_running, parsed.max_entries, parsed.equal_shares, parsed.max, parsed.system,
         parsed.processes_per_agent, parsed.interval,
     )  # fmt: skip
-    return keeper.run(Folder(parsed.folder), options, parsed.page)
+    options = parsed.hosts, parsed.oversee, parsed.page
+    return keeper.run(Folder(parsed.folder), rules, *options, run_as_keeper=parsed.run_as_keeper)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -140,7 +140,9 @@ def _parser_of(what: str) -> Parser:
     if what in ("show", "cancel", "move"):
         add("entry", metavar="ENTRY", help="its number or its name")
     if what in ("add", "move"):
-        add("--priority", type=int, choices=PRIORITIES, required=what == "move", help="0 comes first; default 1")
+        add(
+            "--priority", type=int, choices=get_args(Priority), required=what == "move", help="0 comes first; default 1"
+        )
     if what == "work":
         _add_oversee(parser)
         add("--interval", type=number(0.05, float), default=0.5, metavar="SECONDS", help=INTERVAL)
@@ -166,7 +168,7 @@ def _add(parsed: argparse.Namespace) -> int:
     if parsed.at and parsed.watch:
         raise UsageError("--at and --watch cannot be used together: add two entries")
     after = [_awaited(folder, each) for each in parsed.after]
-    priority = 1 if parsed.priority is None else parsed.priority
+    priority: Priority = 1 if parsed.priority is None else parsed.priority
     name = parsed.name or Path(words[0]).stem
     asked = Asked(
         name, words, sys.executable, priority, limit_s=parsed.limit, after=after, on_end=parsed.on_end,
