@@ -180,7 +180,7 @@ FAILING: list[tuple[mwpy.Command, str]] = [
     (mwpy.command("sh -c {x}", check=[0, 1]), "it ended with exit code 3 (on "),
     (mwpy.command("sh -c 'kill -9 $$' {x}"), "SIGKILL ended it (on "),
     (mwpy.command("no-such-program {x}"), "there is no program no-such-program in PATH"),
-    (mwpy.command("/no/such {x}"), "there is no /no/such"),
+    (mwpy.command("/no/such {x}"), "there is no program /no/such"),
     (mwpy.command("./parameters.json {x}"), "parameters.json is not executable; set this with chmod +x"),
     (mwpy.command("true {x}", outputs=["a.txt"]), "it wrote no file a.txt (in its folder are: parameters.json)"),
     (mwpy.command("echo {x}", check="energy = .*"), "its standard output has no 'energy = .*'"),

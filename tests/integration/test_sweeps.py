@@ -572,7 +572,7 @@ def test_a_detached_sweep_that_cannot_start_says_why(tmp_path: Path, monkeypatch
         command_line.main(["status", "study.toml"])
     monkeypatch.setenv("PATH", str(tmp_path))
     for system, program in ("slurm", "sbatch"), ("htcondor", "condor_submit"):
-        with pytest.raises(mwpy.UsageError, match=f"{program} failed: .*No such file"):
+        with pytest.raises(mwpy.UsageError, match=f"{program} cannot be run: .*No such file"):
             command_line.main(["/bin/true", "--folder", system, "--detach", "--with", system])
         with pytest.raises(mwpy.UsageError, match="no sweep was started in"):
             command_line.main(["status", system])
@@ -659,8 +659,8 @@ def test_a_mistake_is_one_line(sweep: Sweep, tmp_path: Path) -> None:
         (["no.toml"], "the study .*no.toml cannot be read: No such file"),
         (["broken.toml"], "the study .*broken.toml is no TOML"),
         (["run {a}"], "no rows: give values, a table"),
-        (["run {a}", "--values", "a"], "write --values NAME=VALUES|--values a: write --values NAME=VALUE"),
-        (["run {a}", "--values", "a=1", "--values", "a=2"], "--values has a twice"),
+        (["run {a}", "--values", "a"], "argument --values: 'a': write NAME=VALUE"),
+        (["run {a}", "--values", "a=1", "--values", "a=2"], "of values, a is given twice"),
         (["run {a}", "--values", "a=1", "--sample", "2"], "'2' is no part: write 1% or 0.01"),
         (["run {a}", "--values", "a=1", "--exit-codes", "x"], "write exit codes, as 0,1, or any"),
         (["study.toml", "--template", "conf=no"], "the template .*no cannot be read"),
@@ -747,7 +747,7 @@ def test_programs_wait_for_each_others_files(sweep: Sweep, tmp_path: Path, capfd
         ("[a]\ncommand = 'x'\ninputs = ['q']\noutputs = ['p']", "the tasks .*, .* need files of each other"),
         ("[b]\ncommand = 'x'\noutputs = ['q']", "the tasks b and b2 have an output q: rename one"),
         ("[b2]\ncommand = 'x'", "two tasks have the name b2: give each a name of its own"),
-        ("[c]\ncommand = 'x'\ninputs = ['y', 'z/y']", "two of the inputs y, z/y have one name"),
+        ("[c]\ncommand = 'x'\ninputs = ['y', 'z/y']", "two inputs have the name y: give other names"),
         ("[c]\ncommand = 'x'\ninput = ['y']", "wrong setting: Object contains unknown field `input`"),
     ],
 )

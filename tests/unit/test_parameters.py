@@ -8,12 +8,8 @@ from typing import Any
 import pytest
 
 from mwpy import UsageError
-from mwpy.sweep.parameters import Grid, Rows, Samples, Table, Zipped, table_in, values_of
+from mwpy.sweep.parameters import Grid, samples, table_in, values_of, zipped
 from mwpy.sweep.settings import Settings, Sweep
-
-
-def all_of(rows: Rows) -> list[tuple[Any, ...]]:
-    return [rows[number] for number in range(len(rows))]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +25,7 @@ def all_of(rows: Rows) -> list[tuple[Any, ...]]:
     ],
 )
 def test_values_stay_as_they_are_written_and_ranges_are_decimal(text: str, values: list[str]) -> None:
-    assert [value for (value,) in all_of(values_of("x", text))] == values
+    assert [value for (value,) in values_of("x", text).rows] == values
 
 
 @pytest.mark.parametrize(
@@ -42,9 +38,10 @@ def test_a_wrong_range_is_refused(text: str, said: str) -> None:
 
 
 def test_a_grid_has_all_combinations_and_the_last_changes_fastest() -> None:
-    grid = Grid([values_of("a", "1,2"), Zipped([values_of("b", "x,y"), values_of("c", "u,v")])])
+    grid = Grid([values_of("a", "1,2"), zipped([values_of("b", "x,y"), values_of("c", "u,v")])])
     assert grid.names == ("a", "b", "c")
-    assert all_of(grid) == [("1", "x", "u"), ("1", "y", "v"), ("2", "x", "u"), ("2", "y", "v")]
+    rows = [("1", "x", "u"), ("1", "y", "v"), ("2", "x", "u"), ("2", "y", "v")]
+    assert [grid[number] for number in range(len(grid))] == rows
     assert grid.row(3) == {"a": "2", "b": "y", "c": "v"}
 
 
@@ -56,22 +53,22 @@ def test_a_grid_of_millions_takes_no_memory() -> None:
 
 def test_zipped_values_must_be_equally_many() -> None:
     with pytest.raises(UsageError, match="a has 2, b has 3"):
-        Zipped([values_of("a", "1,2"), values_of("b", "1,2,3")])
+        zipped([values_of("a", "1,2"), values_of("b", "1,2,3")])
     with pytest.raises(UsageError, match="the parameter a is given twice"):
         Grid([values_of("a", "1"), values_of("a", "2")])
 
 
 def test_samples_depend_on_the_seed_alone() -> None:
     kinds = {"u": "uniform(0, 1)", "l": "loguniform(1e-3, 1)", "n": "normal(0, 1)", "i": "integer(1, 6)"}
-    first, same, other = Samples(kinds, 50, 1), Samples(kinds, 60, 1), Samples(kinds, 50, 2)
-    assert all_of(first) == all_of(same)[:50] != all_of(other)
-    for uniform, logarithmic, _, whole in all_of(first):
+    first, same, other = samples(kinds, 50, 1).rows, samples(kinds, 60, 1).rows, samples(kinds, 50, 2).rows
+    assert first == same[:50] != other
+    for uniform, logarithmic, _, whole in first:
         assert 0 <= float(uniform) <= 1
         assert 1e-3 <= float(logarithmic) <= 1
         assert int(whole) in range(1, 7)
     for wrong in "uniform(1)", "gauss(0, 1)", "loguniform(0, 1)", "uniform(0, 1":
         with pytest.raises(UsageError, match="no distribution"):
-            Samples({"x": wrong}, 1, 0)
+            samples({"x": wrong}, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +84,7 @@ def test_tables_of_all_forms(name: str, content: bytes, rows: list[tuple[Any, ..
     """Also with a byte order mark, Windows line ends, and empty lines."""
     (tmp_path / name).write_bytes(content)
     table = table_in(tmp_path / name)
-    assert (table.names, all_of(table)) == (("x", "y"), rows)
+    assert (table.names, table.rows) == (["x", "y"], rows)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +144,7 @@ def test_unnamed_values_are_combined_or_side_by_side(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"comand": "x"}, "unknown setting comand; do you mean command?"),
+        ({"comand": "x"}, "the study has a wrong setting: Object contains unknown field `comand`"),
         ({"command": 3}, "wrong setting: Expected `str | array`"),
         ({}, "either a command, or tasks with a command each"),
         ({"command": "run {a}"}, "no rows: give values"),
@@ -157,7 +154,7 @@ def test_unnamed_values_are_combined_or_side_by_side(tmp_path: Path) -> None:
         ({"command": "run", "order": "random"}, "write given or shuffled"),
         ({"command": "run", "bounds": {"e": [0, 1]}}, "bounds has e, which is not in results"),
         ({"command": "run", "results": {"e": "("}}, "the pattern '\\(' of e is wrong"),
-        ({"command": "run", "results": {"e": {"patern": "x"}}}, "give a pattern, or a table"),
+        ({"command": "run", "results": {"e": {"patern": "x"}}}, "unknown field `patern`"),
         ({"command": "run", "validate": "no.py:f"}, "write FILE.py:FUNCTION"),
         ({"command": "run", "samples": {"x": "uniform(0, 1)"}}, "samples has count=None"),
         ({"command": "run", "exit-codes": "all"}, "a list of numbers, or any"),
@@ -174,7 +171,3 @@ def test_a_table_may_have_more_columns_than_the_command_uses(tmp_path: Path) -> 
     sweep = sweep_of(tmp_path, command="run {a}", table="t.csv")
     assert sweep.values(0, sweep.stages[0]) == {"a": "1"}
     assert sweep.rows.row(0) == {"a": "1", "remark": "some"}
-
-
-def test_tables_are_lists(tmp_path: Path) -> None:
-    assert all_of(Table(["x"], [(1,), (2,)])) == [(1,), (2,)]

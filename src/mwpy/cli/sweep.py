@@ -28,15 +28,16 @@ from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, fields
 
-from mwpy import ExitCode, UsageError
+from mwpy import ExitCode
 from mwpy._values.options import BATCH_SYSTEMS
 from mwpy.cli._arguments import Parser, number
 from mwpy.cli._detached import State, attached, detach, job_in, master_of, state_of, stop
 from mwpy.cli.status import shown
 from mwpy.sweep.collect import clean, collect, failure_of, folder_of, opened, print_failures
 from mwpy.sweep.job import recorded
+from mwpy.sweep.placeholders import refuse_twice
 from mwpy.sweep.settings import Collection, Settings, Sweep
 from mwpy.sweep.study import Selection, dry_run, run
 
@@ -90,9 +91,9 @@ def _make(parsed: argparse.Namespace) -> Answer:
         return _detach(sweep, parsed.arguments)
     asked = sweep.settings.collect
     with recorded(sweep.folder, parsed.arguments) as job:
-        report = run(sweep, selection, lambda: collect(sweep, asked), job)
-    failed = (failure_of(sweep, number, why) for number, why in sorted(report.failures.items()))
-    return job.code or 0, {**job.summary, "exit code": job.code, "failures": [*failed] if parsed.json else []}
+        rows = run(sweep, selection, lambda: collect(sweep, asked), job)
+    failed = [failure_of(sweep, row) for row in rows if row.failure] if parsed.json else []
+    return job.code or 0, {**job.summary, "exit code": job.code, "failures": failed}
 
 
 def _detach(sweep: Sweep, arguments: Sequence[str]) -> Answer:
@@ -181,18 +182,21 @@ def make_parser() -> Parser:
     parser.add_argument("command", metavar="COMMAND|STUDY.toml", help=command)
     add = parser.add_argument_group("parameters").add_argument
     values = "the values of a parameter: a,b,c or first..last or first..last..step (repeatable: all combinations)"
-    add("--values", action="append", default=[], metavar="NAME=VALUES", help=values)
-    add("--zip", action="append", default=[], metavar="NAME=VALUES", help="the same, side by side with other --zip")
+    add("--values", type=_pair, action="append", default=[], metavar="NAME=VALUES", help=values)
+    side = "the same, side by side with other --zip"
+    add("--zip", type=_pair, action="append", default=[], metavar="NAME=VALUES", help=side)
     table = "a table of values: .csv, .tsv, .jsonl, or cells with | between them"
     add("--table", metavar="FILE", help=table)
     add("--repeat", type=number(1, int), metavar="N", help="make each run N times; {seed} is a number for each run")
     add = parser.add_argument_group("the program").add_argument
     add("--shell", action="store_true", default=None, help="a shell runs the command, so that pipes are possible")
-    add("--input", action="append", default=[], metavar="FILE", help="a file that each run gets in its folder")
-    add("--template", action="append", default=[], metavar="NAME=FILE", help="a text file with placeholders")
-    add("--output", action="append", default=[], metavar="NAME", help="a file that each run writes")
+    given = "a file that each run gets in its folder"
+    add("--input", dest="inputs", action="append", default=[], metavar="FILE", help=given)
+    template = "a text file with placeholders"
+    add("--template", dest="templates", type=_pair, action="append", default=[], metavar="NAME=FILE", help=template)
+    add("--output", dest="outputs", action="append", default=[], metavar="NAME", help="a file that each run writes")
     add("--stdin", metavar="TEXT", help="what the program reads, with placeholders")
-    add("--env", action="append", default=[], metavar="NAME=VALUE", help="an environment variable")
+    add("--env", type=_pair, action="append", default=[], metavar="NAME=VALUE", help="an environment variable")
     before = "a line that a login shell runs before, such as module load (repeatable)"
     add("--before", action="append", default=[], metavar="LINE", help=before)
     last = "a line that the same shell runs after the program, also when it failed (repeatable)"
@@ -200,10 +204,10 @@ def make_parser() -> Parser:
     add("--exit-codes", type=_codes, metavar="CODES", help="the exit codes of success, as 0,1; or any; default 0")
     add = parser.add_argument_group("results").add_argument
     result = "a result: a pattern in the standard output, whose first group is taken (repeatable)"
-    add("--result", action="append", default=[], metavar="NAME=PATTERN", help=result)
+    add("--result", dest="results", type=_pair, action="append", default=[], metavar="NAME=PATTERN", help=result)
     folder = "where results and state are; default: beside the study, or a folder in .mwpy-sweep"
     collected = "at the end, write a table, or an output (NAME, default STDOUT) of all runs into FILE (repeatable)"
-    add("--collect", action="append", default=[], metavar="FILE[=NAME]", help=collected)
+    add("--collect", type=_collection, action="append", default=[], metavar="FILE[=NAME]", help=collected)
     keep = "of which runs the folder comes back, as DIR/runs/ROW.tar.gz; default failed"
     add("--keep", choices=["failed", "all", "none"], help=keep)
     add("--folder", type=Path, metavar="DIR", help=folder)
@@ -240,7 +244,7 @@ def _add_places(parser: Parser) -> None:
     add("--gpus", type=number(0, int), metavar="N", help="how many GPUs a run needs")
     add("--memory", metavar="SIZE", help="how much memory a run needs, as 4GB; it is also its --memory-max")
     needs = "what else it needs of its machine: a program, an amount such as licence=1, or a condition, python=>=3.12"
-    add("--requires", action="append", default=[], metavar="NAME[=VALUE]", help=needs)
+    add("--requires", type=_requirement, action="append", default=[], metavar="NAME[=VALUE]", help=needs)
     add("--rate", metavar="N/TIME", help="at most N runs start in this time, as 10/s, 5/min or 100/h")
     on_end = "run this in a shell at the end, for at most 60 s; it reads the summary as JSON; {report} is a report"
     add("--on-end", metavar="COMMAND", help=on_end)
@@ -279,63 +283,32 @@ def _part(text: str) -> float:
     return part
 
 
+def _pair(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise argparse.ArgumentTypeError(f"{text!r}: write NAME=VALUE")
+    return name, value
+
+
+def _collection(text: str) -> dict[str, str]:
+    to, sign, output = text.rpartition("=")
+    return {"to": to, "output": output} if sign else {"to": text}
+
+
+PAIRS = ("values", "zip", "templates", "env", "results", "requires")
+"""The options that give something a name."""
+
+
 def _sweep(parsed: argparse.Namespace) -> Sweep:
-    """Make the sweep that the options describe, beside a study file or without one."""
-    found: dict[str, Any] = {
-        "values": _pairs("--values", parsed.values),
-        "zip": _pairs("--zip", parsed.zip),
-        "table": parsed.table,
-        "repeat": parsed.repeat,
-        "shell": parsed.shell,
-        "inputs": parsed.input,
-        "templates": _pairs("--template", parsed.template),
-        "outputs": parsed.output,
-        "stdin": parsed.stdin,
-        "env": _pairs("--env", parsed.env),
-        "before": parsed.before,
-        "clean-up": parsed.clean_up,
-        "exit-codes": parsed.exit_codes,
-        "results": _pairs("--result", parsed.result),
-        "collect": [
-            dict(zip(("to", "output"), each.rpartition("=")[::2] if "=" in each else (each,), strict=False))
-            for each in parsed.collect
-        ],
-        "keep": parsed.keep,
-        "follow": parsed.follow,
-        "order": parsed.order,
-        "slaves": parsed.slaves,
-        "with": vars(parsed)["with"],
-        "max": parsed.max,
-        "oversee": parsed.oversee,
-        "seconds-max": parsed.seconds_max,
-        "memory-max": parsed.memory_max,
-        "cpus": parsed.cpus,
-        "gpus": parsed.gpus,
-        "memory": parsed.memory,
-        "requires": dict(map(_requirement, parsed.requires)),
-        "rate": parsed.rate,
-        "on-end": parsed.on_end,
-        "page": parsed.page,
-        "http": parsed.http,
-        "client": parsed.client,
-        "ssh": parsed.ssh,
-        "unnamed": parsed.unnamed,
-    }
-    given = {name: value for name, value in found.items() if value is not None and value != [] and value != {}}
+    """Make the sweep that the options describe, beside a study file or without one. They have the names of settings."""
+    given = {name.replace("_", "-"): value for name, value in vars(parsed).items()}
+    for option in PAIRS:
+        refuse_twice([name for name, _ in given[option]], f"of {option}, {{}} is given twice")
+        given[option] = dict(given[option])
+    known = {each.encode_name for each in fields(Settings)}
+    found = {name: value for name, value in given.items() if name in known and value not in (None, [], {})}
     if not parsed.command.endswith(".toml"):
-        return Sweep.of(Settings.of({"command": parsed.command, **given}, "the command"), Path.cwd(), parsed.folder)
+        return Sweep.of(Settings.of(found, "the command"), Path.cwd(), parsed.folder)
+    del found["command"]
     path = Path(parsed.command).absolute()
-    settings = Settings.in_file(path, given)
-    return Sweep.of(settings, path.parent, parsed.folder or path.with_suffix(".sweep"))
-
-
-def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            raise UsageError(f"{option} {text}: write {option} NAME=VALUE")
-        if name in pairs:
-            raise UsageError(f"{option} has {name} twice")
-        pairs[name] = value
-    return pairs
+    return Sweep.of(Settings.in_file(path, found), path.parent, parsed.folder or path.with_suffix(".sweep"))

@@ -5,13 +5,14 @@ starts for each run. Its end closes its connection, and then the run is taken fr
 
     python at_client.py JOB PROGRAM [ARGUMENT ...]
 
-`JOB` is a JSON object: the file that says where the door is, the names of the outputs, changes of the environment, and
-whether the files of this folder are sent.
+`JOB` is a JSON object: the names of the outputs, changes of the environment, and whether the files of this folder are
+sent. An environment variable says where the door is, because other users can read a command line.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from http.client import HTTPConnection
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any
 def main() -> int:
     """Return the exit code of the program."""
     job = json.loads(sys.argv[1])
-    host, port, secret = json.loads(Path(job.pop("door")).read_text(encoding="utf-8"))
+    host, port, secret = json.loads(os.environ["MWPY_SWEEP_DOOR"])
     paths = sorted(path for path in Path().rglob("*") if path.is_file()) if job.pop("sends_files") else []
     job["files"] = {str(path): path.read_bytes().decode(errors="surrogateescape") for path in paths}
     job["stdin"] = "" if sys.stdin.isatty() else sys.stdin.buffer.read().decode(errors="surrogateescape")

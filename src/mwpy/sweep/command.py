@@ -24,8 +24,8 @@ from attrs import Factory, define, evolve, frozen
 
 import mwpy
 from mwpy import Policies, TaskCall, UsageError
-from mwpy.sweep.files import SMALL_BYTES, File, file, files_in, for_this_machine, place, shown
-from mwpy.sweep.placeholders import Line, Template, unknown
+from mwpy.sweep.files import SMALL_BYTES, File, file, files_in, for_this_machine, place, shown, text_of
+from mwpy.sweep.placeholders import Line, Template, refuse_twice, unknown
 from mwpy.sweep.process import Ended, last_lines, own_folder, packed, run
 
 STDOUT, STDERR = "STDOUT", "STDERR"
@@ -105,7 +105,7 @@ def _failed(kind: type[CommandFailed], text: str, outcome: bytes) -> CommandFail
 
 
 DOOR = "MWPY_SWEEP_DOOR"
-"""The environment variable with a file that says where HTTP clients fetch the runs of a sweep."""
+"""The environment variable that says where HTTP clients fetch the runs of a sweep, for `at_client.py`."""
 
 AT_CLIENT = str(Path(__file__).with_name("at_client.py"))
 """What a slave runs instead of a program that an HTTP client runs."""
@@ -298,6 +298,11 @@ class Command:
         return [*dict.fromkeys(name for _, text in self.options.texts(self.line) for name in text.names)]
 
 
+def at_clients(command: Command, door: str) -> Command:
+    """Return the same program, run by HTTP clients of this door."""
+    return Command(command.line, evolve(command.options, door=door), command.policy)
+
+
 def _named(names: Sequence[str], values: Sequence[Any], parameters: Mapping[str, Any], command: str) -> dict[str, Any]:
     """Give the unnamed values their names."""
     if not values:
@@ -348,6 +353,8 @@ class Options:
     max_output: int
     keep: str
     follow: tuple[str, ...]
+    door: str = ""
+    """Where its runs are handed over to HTTP clients; empty if they are made here."""
 
     def texts(self, line: Line) -> list[tuple[str, Template]]:
         """Return all texts with placeholders, each with its name in error messages."""
@@ -375,8 +382,9 @@ class _Attempt:
         self.files = {file.name: file for value in values.values() for file in files_in(value)}
         self.values = {name: shown(value) for name, value in values.items()}
         self.words = command.line.filled(self.values)
-        changes = {name: text.filled(self.values) for name, text in self.options.environment.items()}
-        self.environment = {**os.environ, **changes} if changes else None
+        self.changes = {name: text.filled(self.values) for name, text in self.options.environment.items()}
+        door = {DOOR: self.options.door} if self.options.door else {}
+        self.environment = {**os.environ, **self.changes, **door} if self.changes or door else None
         self.repeated = _shown(command.line, command.options, self.values)
 
     def run(self) -> Outcome:
@@ -424,10 +432,9 @@ class _Attempt:
         return self.folder / name
 
     def _command(self) -> list[str]:
-        if door := os.environ.get(DOOR):
+        if self.options.door:
             outputs = [template.filled(self.values) for template in self.options.outputs.values()]
-            changes = {name: text.filled(self.values) for name, text in self.options.environment.items()}
-            job = {"door": door, "outputs": outputs, "environment": changes, "sends_files": self.options.folder is None}
+            job = {"outputs": outputs, "environment": self.changes, "sends_files": self.options.folder is None}
             return [sys.executable, "-I", AT_CLIENT, json.dumps(job), *self.words]
         before, last = self.options.before, self.options.clean_up
         if not before and not last:
@@ -471,16 +478,14 @@ class _Attempt:
 
     def _not_started(self, error: OSError) -> str:
         program = self.words[0]
-        if isinstance(error, FileNotFoundError) and os.sep not in program:
-            why = f"there is no program {program} in PATH; install it there, write its full path, or give it in inputs"
-        elif isinstance(error, FileNotFoundError) and not os.path.isabs(program):
-            why = f"there is no {program} in the folder of the run: give it in inputs, or write its full path"
-        elif isinstance(error, FileNotFoundError):
-            why = f"there is no {error.filename}"
+        why = f"{program}: {error.strerror}"
+        if isinstance(error, FileNotFoundError):
+            why = f"there is no program {program}"
+            if not os.path.isabs(program):
+                where = "the folder of the run" if os.sep in program else "PATH"
+                why += f" in {where}: install it there, write its full path, or give it in inputs"
         elif isinstance(error, PermissionError):
             why = f"{error.filename} is not executable; set this with chmod +x"
-        else:
-            why = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
         return f"{why} (on {platform.node()})\nto repeat it: {self.repeated}"
 
     def _failure(self, why: str, ended: Ended, last: str) -> str:
@@ -540,20 +545,23 @@ def _read_file(path: Path, name: str) -> File:
         return read
 
 
+def reason_in(answer: Any, otherwise: str) -> str:
+    """Return why a check of the user says that a run failed; empty if it does not."""
+    if isinstance(answer, str):
+        return answer
+    return "" if answer is None or answer else otherwise
+
+
 def _verdict(check: Any, outcome: Outcome) -> str:
     """Return why a run failed; empty if it succeeded."""
-    if isinstance(check, int):
-        return "" if outcome.exit_code == check else _exit(outcome.exit_code)
-    if isinstance(check, str):
-        if outcome.exit_code != 0:
-            return _exit(outcome.exit_code)
-        return "" if re.search(check, outcome.stdout, re.MULTILINE) else f"its standard output has no {check!r}"
     if callable(check):
-        answer = check(outcome)
-        return (
-            answer if isinstance(answer, str) else "" if answer is None or answer else "its check says that it failed"
-        )
-    return "" if check is None or outcome.exit_code in check else _exit(outcome.exit_code)
+        return reason_in(check(outcome), "its check says that it failed")
+    codes = (0,) if isinstance(check, str) else check
+    if codes is not None and outcome.exit_code not in codes:
+        return _exit(outcome.exit_code)
+    if isinstance(check, str) and not re.search(check, outcome.stdout, re.MULTILINE):
+        return f"its standard output has no {check!r}"
+    return ""
 
 
 def _exit(code: int) -> str:
@@ -630,15 +638,19 @@ def command(
     """
     read = Line.of(line, shell)
     first = "".join(part for part in read.words[0].parts if isinstance(part, str)).split()
+    codes = [check] if isinstance(check, int) else check
     options = Options(
         name=name or (PurePath(first[0]).name if first else "command"),
         stdin=Template.of(stdin) if isinstance(stdin, str) else stdin,
         inputs=_inputs(inputs),
-        templates={_inside(target): _template(source) for target, source in (templates or {}).items()},
+        templates={
+            _inside(target): Template.of(text_of(Path(source), "the template", "utf-8"))
+            for target, source in (templates or {}).items()
+        },
         outputs=_outputs(outputs),
         optional=tuple(optional),
         intermediate=tuple(intermediate),
-        check=check if check is None or isinstance(check, int | str) or callable(check) else tuple(check),
+        check=codes if codes is None or isinstance(codes, str) or callable(codes) else tuple(codes),
         environment={key: Template.of(value) for key, value in (env or {}).items()},
         before=before if isinstance(before, str) else "\n".join(before),
         clean_up=clean_up if isinstance(clean_up, str) else "\n".join(clean_up),
@@ -665,12 +677,10 @@ def _inputs(inputs: Iterable[Any] | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(inputs, Mapping):
         return {_inside(name): _source(source) for name, source in inputs.items()}
     files = [_source(each) for each in inputs]
-    named = {each.name: each for each in files}
-    if len(named) < len(files):
-        names = [each.name for each in files]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"two inputs have the name {twice}: give them other names, as in inputs={{'other': path}}")
-    return named
+    refuse_twice(
+        [each.name for each in files], "two inputs have the name {}: give other names, as in inputs={{'other': path}}"
+    )
+    return {each.name: each for each in files}
 
 
 def _source(source: Any) -> Any:
@@ -679,23 +689,12 @@ def _source(source: Any) -> Any:
     return source if isinstance(source, File) else file(source)
 
 
-def _template(source: str | os.PathLike[str]) -> Template:
-    path = Path(source)
-    try:
-        return Template.of(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"the template {path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the template {path} is not text in UTF-8 (byte {error.start}): convert it") from error
-
-
 def _outputs(outputs: Iterable[str] | Mapping[str, str]) -> dict[str, Template]:
     if isinstance(outputs, str):
         raise UsageError(f"outputs={outputs!r}: give a list of names")
     if not isinstance(outputs, Mapping):
         names = [*outputs]
-        if len({*names}) < len(names):
-            raise UsageError(f"two outputs have the name {next(name for name in names if names.count(name) > 1)}")
+        refuse_twice(names, "two outputs have the name {}: give others, as in outputs={{'other': pattern}}")
         outputs = {name: name for name in names}
     return {name: Template.of(_inside(pattern)) for name, pattern in outputs.items()}
 

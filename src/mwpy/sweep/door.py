@@ -15,18 +15,27 @@ import json
 import re
 import secrets
 import shlex
+import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from glob import has_magic
 from hashlib import md5
 from hmac import compare_digest
 from pathlib import Path
 from typing import Any
 
-from attrs import Factory, define, field
+from attrs import Factory, asdict, define, evolve
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+
+import mwpy
+from mwpy import UsageError
+from mwpy.sweep.command import at_clients
+from mwpy.sweep.settings import Sweep
+from mwpy.sweep.ssh_clients import SshClients
+from mwpy.sweep.stages import Stage
 
 SILENCES = 3
 """A client is gone when it is silent for this many times the time between two pings."""
@@ -34,8 +43,8 @@ SILENCES = 3
 LONG_S = 15.0
 """How long a client that asks for a run waits for one, in seconds. Then it is asked to come again."""
 
-LOOK_S = 0.2
-"""Seconds after which a request that waits checks whether the sweep ends."""
+LOOK_S = 0.1
+"""Seconds between two looks of a request that waits, whether there is a run, or its end."""
 
 AGAIN_S = 2
 """After how many seconds it should ask again."""
@@ -57,6 +66,9 @@ END = "ENDOFCONTENT"
 UNIX = ("linux", "unix", "bsd", "darwin")
 """What the platforms contain on which a script runs. A binary runs on the first one."""
 
+FAREWELL_S = 0.5
+"""How long waiting clients have at the end to hear that there are no more runs, in seconds."""
+
 
 @define(eq=False)
 class Job:
@@ -73,27 +85,11 @@ class Job:
     """How many clients have lost it."""
     answer: dict[str, Any] | None = None
     """How it ended; None before."""
-    ended: asyncio.Event = field(factory=asyncio.Event)
 
     def end(self, exit_code: int, results: Mapping[str, str], errors: str = "") -> None:
         """It has ended. Later results do not count."""
         if self.answer is None:
             self.answer = {"exit_code": exit_code, "results": {**results}, "errors": errors}
-            self.ended.set()
-
-
-@define(eq=False)
-class Ticket:
-    """A run at a client."""
-
-    job: Job
-    client: Client
-    began_at: float
-    """When its client got it, on the monotonic clock."""
-    heard_at: float
-    """When its client was last heard."""
-    is_void: bool = False
-    """Whether it was taken from the client."""
 
 
 @define(eq=False)
@@ -106,8 +102,35 @@ class Client:
     failed: int = 0
     lost: int = 0
     heard_at: float = 0.0
-    has: dict[int, None] = Factory(dict)
+    has: list[int] = Factory(list)
     """The tickets of its runs."""
+
+
+@define(eq=False)
+class Ticket:
+    """A run at a client."""
+
+    number: int
+    job: Job
+    client: Client
+    began_at: float
+    """When its client got it, on the monotonic clock."""
+    heard_at: float
+    """When its client was last heard."""
+    is_void: bool = False
+    """Whether it was taken from the client."""
+
+    def void(self) -> None:
+        """Take it from its client."""
+        if not self.is_void:
+            self.is_void = True
+            self.client.has.remove(self.number)
+
+    def fail(self, why: str) -> None:
+        """The run has failed at its client."""
+        self.void()
+        self.client.failed += 1
+        self.job.end(1, {}, f"{why}\n")
 
 
 def why_not_text(name: str, content: str) -> str:
@@ -167,20 +190,19 @@ class Door:
         ping_s: how many seconds are between two pings of a client.
     """
 
-    def __init__(self, worker: Path | None = None, seconds_max: float | None = None, ping_s: int = 10) -> None:
+    def __init__(self, worker: Path | None, seconds_max: float | None, ping_s: int) -> None:
         self.session = secrets.token_hex(16)
         """The session id, which each request of a client must have."""
         self.secret = secrets.token_hex(16)
         """What slaves of this machine must have."""
-        self.worker = worker
-        self.seconds_max = seconds_max
-        self.ping_s = ping_s
         self.is_closing = False
+        self._worker_path = worker
+        self._seconds_max = seconds_max
+        self._ping_s = ping_s
         self._waiting: deque[Job] = deque()
         self._tickets: dict[int, Ticket] = {}
         self._numbers = itertools.count(1)
         self._clients: dict[str, Client] = {}
-        self._news = asyncio.Condition()
         handlers = {"config": self._config, "worker": self._worker, "task": self._task}
         handlers |= {"ping": self._ping, "failed": self._failed}
         self.routes = [Route(f"/{name}", self._guarded(each)) for name, each in handlers.items()]
@@ -191,23 +213,10 @@ class Door:
     def clients(self) -> list[dict[str, Any]]:
         """What each client has done, for the page."""
         now = time.monotonic()
-        return [
-            {
-                "name": each.name,
-                "platform": each.platform,
-                "done": each.done,
-                "failed": each.failed,
-                "lost": each.lost,
-                "has": [*each.has],
-                "silent_s": now - each.heard_at,
-            }
-            for each in self._clients.values()
-        ]
-
-    # ---- for slaves of this machine ------------------------------------------------------------------------
+        return [{**asdict(each), "silent_s": now - each.heard_at} for each in self._clients.values()]
 
     async def _job(self, request: Request) -> Response:
-        """A slave hands a run over, and waits for its end."""
+        """A slave of this machine hands a run over, and waits for its end."""
         if not compare_digest(request.headers.get("authorization", ""), f"Bearer {self.secret}"):
             return PlainTextResponse("this is for slaves of the sweep\n", 403)
         job = Job(**json.loads(await request.body()))
@@ -217,46 +226,33 @@ class Door:
         if reasons:
             job.end(1, {}, f"{reasons[0]}: it cannot be sent to an HTTP client\n")
         else:
-            await self._offer(job)
+            self._waiting.append(job)
         while job.answer is None:
-            try:
-                await asyncio.wait_for(job.ended.wait(), 1.0)
-            except TimeoutError:
-                await self._expire()
-                if await request.is_disconnected():
-                    job.end(1, {})
+            await asyncio.sleep(LOOK_S)
+            self._expire()
+            if await request.is_disconnected():
+                job.end(1, {})
         return JSONResponse(job.answer)
 
-    async def _offer(self, job: Job, *, first: bool = False) -> None:
-        async with self._news:
-            (self._waiting.appendleft if first else self._waiting.append)(job)
-            self._news.notify()
-
-    async def _expire(self) -> None:
+    def _expire(self) -> None:
         """Take runs from clients that are silent, or that take too long."""
-        now = time.monotonic()
-        for number, ticket in [*self._tickets.items()]:
-            job, most = ticket.job, self.seconds_max
+        now, most = time.monotonic(), self._seconds_max
+        for ticket in [*self._tickets.values()]:
+            job = ticket.job
             if job.answer is not None:
-                self._void(number, ticket)
-                self._tickets.pop(number, None)
+                ticket.void()
+                del self._tickets[ticket.number]
             elif not ticket.is_void and most is not None and now >= ticket.began_at + most:
-                self._void(number, ticket)
-                ticket.client.failed += 1
                 where = f"the HTTP client {ticket.client.name}"
-                job.end(1, {}, f"it ran for more than {most:g} s (seconds-max) at {where}\n")
-            elif not ticket.is_void and now >= ticket.heard_at + SILENCES * self.ping_s:
-                self._void(number, ticket)
+                ticket.fail(f"it ran for more than {most:g} s (seconds-max) at {where}")
+            elif not ticket.is_void and now >= ticket.heard_at + SILENCES * self._ping_s:
+                ticket.void()
                 ticket.client.lost += 1
                 job.losses += 1
                 if job.losses < LOSSES_ALLOWED:
-                    await self._offer(job, first=True)
+                    self._waiting.appendleft(job)
                 else:
                     job.end(1, {}, f"{LOSSES_ALLOWED} HTTP clients vanished while they had it\n")
-
-    def _void(self, number: int, ticket: Ticket) -> None:
-        ticket.is_void = True
-        ticket.client.has.pop(number, None)
 
     # ---- for clients ---------------------------------------------------------------------------------------
 
@@ -276,50 +272,45 @@ class Door:
             name = OTHERS
         return self._clients.setdefault(name, Client(name))
 
-    def _ticket(self, request: Request) -> tuple[int, Ticket | None]:
+    def _ticket(self, request: Request) -> Ticket | None:
         text = request.query_params.get("ticket", "")
-        number = int(text) if re.fullmatch(r"[0-9]{1,15}", text) else 0
-        return number, self._tickets.get(number)
+        return self._tickets.get(int(text)) if re.fullmatch(r"[0-9]{1,15}", text) else None
 
     async def _config(self, request: Request) -> Response:
-        platform = request.query_params.get("platform", "")
+        platform, path = request.query_params.get("platform", ""), self._worker_path
         self._client(request).platform = platform[:100]
-        content = b"" if self.worker is None else self.worker.read_bytes()
+        content = b"" if path is None else path.read_bytes()
         runs_on = UNIX[:1] if content.startswith(b"\x7fELF") else UNIX
-        if self.worker is not None and not any(each in platform.lower() for each in runs_on):
-            return PlainTextResponse(f"{self.worker.name} does not run on {platform or 'an unknown platform'}\n", 415)
+        if path is not None and not any(each in platform.lower() for each in runs_on):
+            return PlainTextResponse(f"{path.name} does not run on {platform or 'an unknown platform'}\n", 415)
         settings = {
-            "Worker": "" if self.worker is None else self.worker.name,
-            "MD5": "" if self.worker is None else md5(content, usedforsecurity=False).hexdigest(),
+            "Worker": "" if path is None else path.name,
+            "MD5": "" if path is None else md5(content, usedforsecurity=False).hexdigest(),
             "DeleteWorker": "Yes",
             "DeleteClient": "No",
             "DeleteResults": "Yes",
-            "Ping": self.ping_s,
+            "Ping": self._ping_s,
         }
         return PlainTextResponse("".join(f"{name}={value}\n" for name, value in settings.items()))
 
     async def _worker(self, _: Request) -> Response:
-        if self.worker is None:
+        if self._worker_path is None:
             return PlainTextResponse("this sweep has no worker: its program must be there already\n", 403)
-        return Response(self.worker.read_bytes(), media_type="application/octet-stream")
+        return Response(self._worker_path.read_bytes(), media_type="application/octet-stream")
 
     async def _task(self, request: Request) -> Response:
         until = time.monotonic() + LONG_S
         while (job := self._next()) is None:
-            left_s = until - time.monotonic()
-            if self.is_closing or left_s <= 0 or await request.is_disconnected():
+            if self.is_closing or time.monotonic() >= until or await request.is_disconnected():
                 again = {} if self.is_closing else {"Retry-After": str(AGAIN_S)}
                 return PlainTextResponse("there is no task\n", 503, again)
-            async with self._news:
-                try:
-                    await asyncio.wait_for(self._news.wait(), min(left_s, LOOK_S))
-                except TimeoutError:
-                    await asyncio.sleep(0)
-        number, client = next(self._numbers), self._client(request)
-        self._tickets[number] = Ticket(job, client, time.monotonic(), time.monotonic())
-        client.has[number] = None
-        worker = "" if self.worker is None else self.worker.name
-        return PlainTextResponse(task_text(job, number, worker))
+            await asyncio.sleep(LOOK_S)
+        now = time.monotonic()
+        ticket = Ticket(next(self._numbers), job, self._client(request), now, now)
+        self._tickets[ticket.number] = ticket
+        ticket.client.has.append(ticket.number)
+        worker = "" if self._worker_path is None else self._worker_path.name
+        return PlainTextResponse(task_text(job, ticket.number, worker))
 
     def _next(self) -> Job | None:
         """The next run that somebody wants."""
@@ -330,35 +321,32 @@ class Door:
         return None
 
     async def _ping(self, request: Request) -> Response:
-        await self._expire()
-        _, ticket = self._ticket(request)
+        self._expire()
+        ticket = self._ticket(request)
         if ticket is None or ticket.is_void or ticket.job.answer is not None:
             return Response(status_code=205)
         ticket.heard_at = time.monotonic()
         return Response(status_code=204)
 
     async def _failed(self, request: Request) -> Response:
-        number, ticket = self._ticket(request)
+        ticket = self._ticket(request)
         if ticket is not None and not ticket.is_void:
-            ticket.client.failed += 1
-            self._void(number, ticket)
-            ticket.job.end(1, {}, f"the HTTP client {ticket.client.name} says that it failed\n")
+            ticket.fail(f"the HTTP client {ticket.client.name} says that it failed")
         return PlainTextResponse("noted\n")
 
     async def _complete(self, request: Request) -> Response:
-        number, ticket = self._ticket(request)
+        ticket = self._ticket(request)
         if ticket is None or ticket.job.answer is not None:
             return PlainTextResponse("somebody else has done this\n")
-        self._void(number, ticket)
         try:
             results = results_in((await _body(request)).decode())
             if missing := [name for name in ticket.job.outputs if name not in results and name != "STDERR"]:
                 raise ValueError(f"there is no result {missing[0]}")
         except ValueError as error:
             why = "the content is not text" if isinstance(error, UnicodeError) else str(error)
-            ticket.client.failed += 1
-            ticket.job.end(1, {}, f"the results of the HTTP client {ticket.client.name} cannot be read: {why}\n")
+            ticket.fail(f"the results of the HTTP client {ticket.client.name} cannot be read: {why}")
             return PlainTextResponse(f"{why}\n", 415)
+        ticket.void()
         ticket.client.done += 1
         known = {name: content for name, content in results.items() if name in ("STDOUT", *ticket.job.outputs)}
         ticket.job.end(0, known)
@@ -383,3 +371,72 @@ async def _body(request: Request) -> bytes:
         if size > MOST_BYTES:
             raise ValueError(f"the results are larger than {MOST_BYTES >> 20} MB")
     return b"".join(parts)
+
+
+class OpenDoor:
+    """Opens the door of a sweep beside the page of its master, for its programs, and prints what clients need.
+
+    Args:
+        sweep: the sweep, whose runs all go through the door.
+        mw: its master.
+        where: where it listens: `PORT` or `HOST:PORT`.
+
+    Raises:
+        UsageError: a program has a setting that cannot hold at HTTP clients, or the port is in use, or is no number.
+    """
+
+    def __init__(self, sweep: Sweep, mw: mwpy.Master, where: str | int) -> None:
+        settings = sweep.settings
+        if settings.system is not None:
+            raise UsageError(f"--http and --with {settings.system} cannot be used together: make two sweeps")
+        for stage in sweep.stages:
+            if why := _why_not(stage):
+                raise UsageError(f"{stage.name}: {why} cannot be used with --http")
+        limits = [stage.policy.pop("seconds_max", None) for stage in sweep.stages]
+        known = [limit for limit in limits if limit is not None]
+        most = max(known) if len(known) == len(limits) else None
+        self._door = Door(_worker_of(sweep.stages[0], sweep.base), most, settings.ping)
+        page = mw.page(where)
+        page.add(self._door.routes, clients=self._door.clients)
+        door = json.dumps([page.host, page.port, self._door.secret])
+        sweep.stages = [evolve(stage, command=at_clients(stage.command, door)) for stage in sweep.stages]
+        address, session = page.url.partition("/?")[0], self._door.session
+        print(
+            f"mwpy sweep: clients need the address {address} and the session id {session}. On each machine: "
+            f"curl -s {address}/client.sh | sh -s {address} {session}",
+            flush=True,
+        )
+        self._clients = SshClients(settings.client, settings.ssh, page.port, session, _say)
+
+    def close(self) -> None:
+        """Answer that there are no more runs to clients that wait for one, before the server ends."""
+        self._door.is_closing = True
+        self._clients.close()
+        if self._door.clients():
+            time.sleep(FAREWELL_S)
+
+
+def _say(text: str) -> None:
+    print(f"mwpy sweep: {text}", file=sys.stderr, flush=True)
+
+
+def _why_not(stage: Stage) -> str:
+    """Which setting of a program cannot hold at HTTP clients; empty if all can."""
+    options = stage.command.options
+    settings = {
+        "before": options.before,
+        "clean-up": options.clean_up,
+        "follow": options.follow,
+        "memory-max": stage.policy.get("memory_max") or stage.policy.get("memory"),
+        "an output that is a pattern": any(has_magic(str(each)) for each in options.outputs.values()),
+    }
+    return next((name for name, value in settings.items() if value), "")
+
+
+def _worker_of(stage: Stage, base: Path) -> Path | None:
+    """The program that clients fetch: that of the first stage, if it is a file beside the study."""
+    first = stage.command.line.words[0]
+    if stage.command.line.shell or first.names:
+        return None
+    path = base / first.filled({})
+    return path if path.is_file() else None

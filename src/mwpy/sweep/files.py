@@ -160,6 +160,25 @@ def file(path: str | os.PathLike[str], name: str | None = None) -> File:
     return File(name, handle, executable=executable, digest=digest, origin=path)
 
 
+def text_of(path: Path, what: str, encoding: str = "utf-8-sig") -> str:
+    """Read a text of the user.
+
+    Args:
+        what: what it is, for messages.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        return path.read_text(encoding=encoding)
+    except OSError as error:
+        raise UsageError(f"{what} {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        advice = "convert it, as with iconv -f latin1 -t utf-8"
+        raise UsageError(f"{what} {path} is not text in UTF-8 (line {line}): {advice}") from error
+
+
 class _Output:
     """Stands for an output of a task in the arguments of a later task."""
 

@@ -10,128 +10,104 @@ import csv
 import io
 import json
 import random
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from math import prod
+from math import exp, log, prod
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from mwpy import UsageError
+from mwpy.sweep.files import text_of
+from mwpy.sweep.placeholders import refuse_twice
 
 MAX_VALUES = 10_000_000
 """The most values in a range: a mistyped step would otherwise fill the memory."""
 
-SEED = "seed"
-"""The parameter that gives each run a random number of its own."""
 
-
-class Rows(ABC):
-    """Rows of values.
-
-    Args:
-        names: the names of the parameters.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(names)
-        for name in self.names:
-            if self.names.count(name) > 1:
-                raise UsageError(f"the parameter {name} is given twice")
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def __getitem__(self, number: int) -> tuple[Any, ...]:
-        """Return the values of a row, counted from 0."""
-
-    def row(self, number: int) -> dict[str, Any]:
-        """Return the values of a row by name."""
-        return dict(zip(self.names, self[number], strict=True))
-
-
-class Table(Rows):
+class Table(Struct, frozen=True):
     """Rows that are listed."""
 
-    def __init__(self, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-        super().__init__(names)
-        self._rows = rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, number: int) -> tuple[Any, ...]:
-        return self._rows[number]
+    names: Sequence[str]
+    """The names of the parameters."""
+    rows: Sequence[tuple[Any, ...]]
 
 
-class Grid(Rows):
-    """All combinations of other rows. The last ones change fastest."""
+class Grid:
+    """All combinations of the rows of tables. Those of the last table change fastest.
 
-    def __init__(self, parts: Sequence[Rows]) -> None:
-        super().__init__([name for part in parts for name in part.names])
-        self._parts = parts
-        self._count = prod(map(len, parts))
+    Values without names of their own have numbers as their names, or no name if there is one list of them only.
+
+    Raises:
+        UsageError: two parameters have the same name.
+    """
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self.names = tuple(name for table in tables for name in table.names)
+        self._tables = tables
+        self._count = prod(len(table.rows) for table in tables)
+        refuse_twice(self.names, "the parameter {} is given twice")
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, number: int) -> tuple[Any, ...]:
-        return tuple(value for part, place in self._places(number) for value in part[place])
-
-    def row(self, number: int) -> dict[str, Any]:
-        """Return the values of a row by name."""
-        return {name: value for part, place in self._places(number) for name, value in part.row(place).items()}
-
-    def _places(self, number: int) -> list[tuple[Rows, int]]:
-        """Return which row of each part belongs to a row."""
+        """Return the values of a row, counted from 0."""
         if not 0 <= number < self._count:
             raise IndexError(number)
-        places = []
-        for part in reversed(self._parts):
-            number, place = divmod(number, len(part))
-            places.append((part, place))
-        return places[::-1]
+        values: tuple[Any, ...] = ()
+        for table in reversed(self._tables):
+            number, place = divmod(number, len(table.rows))
+            values = table.rows[place] + values
+        return values
+
+    def row(self, number: int) -> dict[str, Any]:
+        """Return the values of a row by name; the empty name has all values without names, and `1` the first."""
+        named = dict(zip(self.names, self[number], strict=True))
+        unnamed = [value for name, value in named.items() if is_unnamed(name)]
+        if unnamed:
+            named[""] = unnamed[0] if len(unnamed) == 1 else unnamed
+            named |= {str(place): value for place, value in enumerate(unnamed, 1)}
+        return named
 
 
-class Zipped(Rows):
-    """Other rows side by side, all with the same number of rows."""
-
-    def __init__(self, parts: Sequence[Rows]) -> None:
-        super().__init__([name for part in parts for name in part.names])
-        lengths = {", ".join(part.names): len(part) for part in parts}
-        if len({*lengths.values()}) > 1:
-            counts = ", ".join(f"{name} has {count}" for name, count in lengths.items())
-            raise UsageError(f"zipped parameters need equally many values: {counts}")
-        self._parts = parts
-
-    def __len__(self) -> int:
-        return len(self._parts[0]) if self._parts else 0
-
-    def __getitem__(self, number: int) -> tuple[Any, ...]:
-        return tuple(value for part in self._parts for value in part[number])
+def is_unnamed(name: str) -> bool:
+    """Whether a value has no name of its own."""
+    return not name or name.isdigit()
 
 
-class Samples(Rows):
-    """Random values: the same ones for the same seed.
+def zipped(tables: Sequence[Table]) -> Table:
+    """Return tables side by side.
+
+    Raises:
+        UsageError: they have different numbers of rows.
+    """
+    lengths = {", ".join(table.names): len(table.rows) for table in tables}
+    if len({*lengths.values()}) > 1:
+        counts = ", ".join(f"{name} has {count}" for name, count in lengths.items())
+        raise UsageError(f"zipped parameters need equally many values: {counts}")
+    names = [name for table in tables for name in table.names]
+    return Table(names, [sum(rows, ()) for rows in zip(*(table.rows for table in tables), strict=True)])
+
+
+def samples(kinds: Mapping[str, str], count: int, seed: int) -> Table:
+    """Return random values: the same ones for the same seed.
 
     Args:
         kinds: for each parameter `uniform(0, 1)`, `loguniform(1e-3, 1)`, `normal(0, 1)` or `integer(1, 6)`.
+
+    Raises:
+        UsageError: one is none of these.
     """
-
-    def __init__(self, kinds: Mapping[str, str], count: int, seed: int) -> None:
-        super().__init__([*kinds])
-        self._kinds = {name: _distribution(name, text) for name, text in kinds.items()}
-        self._count = count
-        self._seed = seed
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, number: int) -> tuple[Any, ...]:
-        if not 0 <= number < self._count:
-            raise IndexError(number)
-        return tuple(_drawn(kind, random.Random(f"{self._seed} {name} {number}")) for name, kind in self._kinds.items())
+    read = {name: _distribution(name, text) for name, text in kinds.items()}
+    return Table(
+        [*kinds],
+        [
+            tuple(_drawn(kind, random.Random(f"{seed} {name} {number}")) for name, kind in read.items())
+            for number in range(count)
+        ],
+    )
 
 
 _DISTRIBUTIONS = ("uniform", "loguniform", "normal", "integer")
@@ -152,8 +128,6 @@ def _distribution(name: str, text: str) -> tuple[str, float, float]:
 
 
 def _drawn(kind: tuple[str, float, float], generator: random.Random) -> Any:
-    from math import exp, log
-
     match kind:
         case "integer", first, second:
             return str(generator.randint(int(first), int(second)))
@@ -209,7 +183,7 @@ def table_in(path: Path) -> Table:
     Raises:
         UsageError: it cannot be read, or a row is not as long as the first line; the message names the row.
     """
-    text = _text_of(path)
+    text = text_of(path, "the table")
     lines = text.splitlines()
     if not any(line.strip() for line in lines):
         raise UsageError(f"the table {path} is empty: its first line has the names of the parameters")
@@ -223,18 +197,6 @@ def table_in(path: Path) -> Table:
     else:
         cells = [*csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)]
     return _checked(path, cells)
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"the table {path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise UsageError(
-            f"the table {path} is not text in UTF-8 (line {line}): convert it, as with iconv -f latin1 -t utf-8"
-        ) from error
 
 
 def _checked(path: Path, cells: Sequence[Sequence[str]]) -> Table:

@@ -230,3 +230,17 @@ def unknown(names: Iterator[str] | Sequence[str], values: Mapping[str, Any], whe
                 f"meant as text, write {{{{{name}}}}}"
             )
     return None
+
+
+def refuse_twice(names: Sequence[str], text: str) -> None:
+    """Refuse a name that is given twice.
+
+    Args:
+        text: the message, with `{}` for the name.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(text.format(name))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -37,6 +36,9 @@ MAX_ARCHIVE_BYTES = 10_000_000
 
 LOOK_S = 1.0
 """How often the limits of a running program are looked at, in seconds."""
+
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0003, 0.05
+"""The pauses between two checks whether a program has ended, in seconds."""
 
 NEAR_S = 1.0
 """How long before the end of its task a program is ended, in seconds. So its last lines can still be reported."""
@@ -163,12 +165,11 @@ def run(
         )
     why, near_s = "", min(NEAR_S, NEAR_SHARE * mwpy.seconds_left())
     try:
-        with _ending(process.pid) as has_ended:
-            while not has_ended(min(LOOK_S, max(0.0, mwpy.seconds_left() - near_s))):
-                look()
-                if why := _why_to_stop(near_s, output, errors, max_output):
-                    _terminate(process.pid, has_ended)
-                    break
+        while not _has_ended(process.pid, min(LOOK_S, max(0.0, mwpy.seconds_left() - near_s))):
+            look()
+            if why := _why_to_stop(near_s, output, errors, max_output):
+                _terminate(process.pid)
+                break
     finally:
         with suppress(PermissionError):  # another user runs it
             os.killpg(process.pid, signal.SIGKILL)  # nobody else can have this group before `wait4`
@@ -192,37 +193,24 @@ def _why_to_stop(near_s: float, output: IO[bytes], errors: IO[bytes], max_output
     return f"it wrote {size} bytes, more than max_output={max_output}" if size > max_output else ""
 
 
-@contextmanager
-def _ending(pid: int) -> Iterator[Callable[[float], bool]]:
-    """Give a function that waits for the end of a child for some seconds, and returns whether it has ended."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except (AttributeError, OSError):  # before Linux 5.3
-        yield lambda seconds: _has_ended(pid, seconds)
-        return
-    try:
-        waiting = select.poll()
-        waiting.register(descriptor, select.POLLIN)
-        yield lambda seconds: bool(waiting.poll(seconds * 1000))
-    finally:
-        os.close(descriptor)
-
-
 def _has_ended(pid: int, seconds: float) -> bool:
-    """Look at a child in growing pauses until it has ended, for some seconds at most."""
-    end, pause = time.monotonic() + seconds, 0.001
+    """Wait for the end of a child for some seconds at most, and return whether it has ended. It stays a zombie.
+
+    The pauses grow with the time that has passed. `pidfd_open` would need no pauses, and Linux 5.3.
+    """
+    began = time.monotonic()
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        if time.monotonic() >= end:
+        passed = time.monotonic() - began
+        if passed >= seconds:
             return False
-        time.sleep(pause)
-        pause = min(2 * pause, 0.05)
+        time.sleep(min(LONGEST_PAUSE_S, max(SHORTEST_PAUSE_S, passed / 10)))
     return True
 
 
-def _terminate(pid: int, has_ended: Callable[[float], bool]) -> None:
+def _terminate(pid: int) -> None:
     """End the group of a program: with SIGTERM, and with SIGKILL if it ignores this."""
     os.killpg(pid, signal.SIGTERM)
-    if not has_ended(TERMINATION_S):
+    if not _has_ended(pid, TERMINATION_S):
         os.killpg(pid, signal.SIGKILL)
 
 

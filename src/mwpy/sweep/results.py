@@ -1,4 +1,4 @@
-"""What is taken from the outputs of a run, and written into the table of a sweep."""
+"""What is taken from the outputs of a run, and written into the tables of a sweep."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import csv
 import io
 import json
 import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mwpy import UsageError
 from mwpy.sweep.command import STDOUT, Outcome
@@ -19,10 +22,10 @@ class NotFound(Exception):
     """An output does not have a result."""
 
 
-class Result(Struct, frozen=True):
+class Result(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where a result of a run is found."""
 
-    name: str
+    name: str = ""
     pattern: str = ""
     """A pattern as of `re`. Its first group is the result, or all of it if there is no group."""
     file: str = STDOUT
@@ -33,18 +36,13 @@ class Result(Struct, frozen=True):
     """The column of a CSV file. The last row counts."""
 
     @classmethod
-    def of(cls, name: str, source: Any) -> Result:
-        """Read a setting: a pattern, or a dict with some of the fields above.
+    def of(cls, name: str, source: str | Result) -> Result:
+        """Return the result of a setting, which may only be a pattern.
 
         Raises:
-            UsageError: it is none; the caller's fault.
+            UsageError: the pattern is wrong; the caller's fault.
         """
-        settings = {"pattern": source} if isinstance(source, str) else source
-        if not isinstance(settings, dict) or not {*settings} <= {*cls.__struct_fields__} - {"name"}:
-            raise UsageError(
-                f"the result {name}={source!r}: give a pattern, or a table with pattern, file, json, column"
-            )
-        result = cls(name=name, **settings)
+        result = cls(name, source) if isinstance(source, str) else replace(source, name=name)
         try:
             re.compile(result.pattern)
         except re.error as error:
@@ -108,3 +106,32 @@ def typed(text: str) -> int | float | str:
         except ValueError:
             pass
     return text.strip()
+
+
+def write_table(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table as a whole: `.csv`, `.tsv`, `.jsonl` or `.parquet`.
+
+    Raises:
+        UsageError: a package is missing.
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.new")
+    if path.suffix == ".parquet":
+        try:
+            import pandas as pd
+
+            cells = [[typed(value) if isinstance(value, str) else value for value in row] for row in rows]
+            pd.DataFrame(cells, columns=[*names]).to_parquet(new)
+        except ImportError as error:
+            advice = "pip install pandas pyarrow, or write .csv"
+            raise UsageError(f"{path} needs pandas and pyarrow ({error}): {advice}") from error
+    else:
+        with new.open("w", encoding="utf-8", newline="") as file:
+            if path.suffix == ".jsonl":
+                file.writelines(f"{json.dumps(dict(zip(names, row, strict=True)))}\n" for row in rows)
+            else:
+                writer = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")
+                writer.writerow(names)
+                writer.writerows(rows)
+    new.replace(path)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import Factory, define
+from attrs import Factory, define, evolve
 from msgspec import Struct
 
 import mwpy
@@ -27,13 +27,18 @@ class Ran(Struct, frozen=True):
     """What a run brought back."""
 
     results: dict[str, int | float | str]
-    outputs: dict[str, File | list[File]]
-    seconds: float
-    peak_memory: int
-    streams: tuple[File, File] | None
-    archive: File | None
-    followed: dict[str, tuple[int, bytes]]
-    attempt: int
+    outcome: Outcome
+    """What its program did. It has no standard output and error, unless they are printed."""
+
+    @property
+    def outputs(self) -> dict[str, File | list[File]]:
+        """The outputs of the program, for other stages."""
+        return self.outcome.outputs
+
+
+def outcome_of(result: mwpy.Result[Ran]) -> Outcome | None:
+    """Return what the program of a run did, also if it failed; None if it did not run."""
+    return result.value.outcome if result.error is None else getattr(result.error.__cause__, "outcome", None)
 
 
 class RunFailed(Exception):
@@ -58,17 +63,8 @@ def one_run(plan: Plan, values: dict[str, Any], files: Mapping[str, Any]) -> Ran
         results = {result.name: result.found_in(outcome) for result in plan.results}
     except NotFound as error:
         raise RunFailed(f"{error}\nto repeat it: {outcome.command}") from None
-    streams = (outcome.stdout_file, outcome.stderr_file) if plan.keeps_streams else None
-    return Ran(
-        results,
-        outcome.outputs,
-        outcome.seconds,
-        outcome.peak_memory,
-        streams,
-        outcome.archive,
-        outcome.followed,
-        outcome.attempt,
-    )
+    nothing = File("", b"")
+    return Ran(results, outcome if plan.keeps_streams else evolve(outcome, stdout_file=nothing, stderr_file=nothing))
 
 
 class Named:
@@ -99,6 +95,8 @@ class Row:
     """Host and slave of the last run, the seconds of all runs, and the most attempts of one."""
     finished: float = 0.0
     """When the last run ended, in seconds since 1970."""
+    reused: bool = False
+    """Whether all of its runs were made at an earlier start."""
     streams: tuple[File, File] | None = None
     archives: dict[str, File] = Factory(dict)
     """The folders of runs, by the name of their stage."""
@@ -119,17 +117,17 @@ class Row:
         seconds, attempts = self.place[2] + result.compute_seconds, max(self.place[3], result.attempts)
         self.place = result.host or "", result.sid or "", seconds, attempts
         self.finished = max(self.finished, result.finished)
-        archive: File | None
         if error is None:
-            ran = result.value
-            self.results |= ran.results
-            self.outputs |= ran.outputs
-            self.streams, archive = ran.streams, ran.archive
+            self.results |= result.value.results
+            self.outputs |= result.value.outputs
         else:
             text = str(error.__cause__ or error.text)
             self.failure = f"task {stage}: {text}" if stage else text
-            outcome: Outcome | None = getattr(error.__cause__, "outcome", None)
-            archive = None if outcome is None else outcome.archive
-            self.streams = None if outcome is None else (outcome.stdout_file, outcome.stderr_file)
-        if archive is not None:
-            self.archives[stage] = archive
+        if (outcome := outcome_of(result)) is not None:
+            self.streams = outcome.stdout_file, outcome.stderr_file
+            if outcome.archive is not None:
+                self.archives[stage] = outcome.archive
+
+    def in_columns(self, names: Sequence[str]) -> tuple[int | float | str, ...]:
+        """Return its results in the columns of a table."""
+        return tuple(self.results.get(name, "") for name in names)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
-import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +15,8 @@ from attrs import define
 from msgspec import Struct, field
 
 from mwpy import UsageError
-from mwpy.sweep.parameters import Grid, Rows, Samples, Table, Zipped, table_in, values_of
+from mwpy.sweep.files import text_of
+from mwpy.sweep.parameters import Grid, Table, is_unnamed, samples, table_in, values_of, zipped
 from mwpy.sweep.placeholders import unknown
 from mwpy.sweep.results import Result
 from mwpy.sweep.stages import Program, Stage, stages_of
@@ -59,7 +58,7 @@ class Settings(Program, forbid_unknown_fields=True, rename="kebab", omit_default
     """The values after `:::` on a command line, each list with its sign."""
     repeat: int = 1
 
-    results: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, str | Result] = field(default_factory=dict)
     bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
     validate: str | None = None
     """A Python file and a function in it, such as `checks.py:valid`."""
@@ -112,9 +111,7 @@ class Settings(Program, forbid_unknown_fields=True, rename="kebab", omit_default
             UsageError: it cannot be read, or a setting is wrong; the message names it.
         """
         try:
-            found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-        except OSError as error:
-            raise UsageError(f"the study {path} cannot be read: {error.strerror}") from error
+            found = tomllib.loads(text_of(path, "the study"))
         except ValueError as error:
             raise UsageError(f"the study {path} is no TOML: {error}") from error
         return cls.of({**found, **instead}, str(path))
@@ -126,12 +123,6 @@ class Settings(Program, forbid_unknown_fields=True, rename="kebab", omit_default
         Raises:
             UsageError: one is unknown, or has a wrong type; the message names it.
         """
-        names = [each.encode_name for each in msgspec.structs.fields(cls)]
-        for name in found:
-            if name not in names:
-                close = difflib.get_close_matches(name, names, 1)
-                meant = f"; do you mean {close[0]}?" if close else f": there are {', '.join(names)}"
-                raise UsageError(f"{where} has an unknown setting {name}{meant}")
         try:
             return msgspec.convert(found, cls)
         except msgspec.ValidationError as error:
@@ -149,7 +140,7 @@ class Sweep:
     """Where the sweep keeps what it needs."""
     stages: list[Stage]
     """Its programs. Most sweeps have one."""
-    rows: Rows
+    rows: Grid
     results: tuple[str, ...]
     """The names of the results."""
     validate: Callable[..., Any] | None
@@ -203,6 +194,11 @@ class Sweep:
                 raise error
             stage.command.task(**values)
 
+    @property
+    def columns(self) -> list[str]:
+        """The columns of its parameters in tables."""
+        return [name or "value" for name in self.rows.names]
+
     def values(self, number: int, stage: Stage) -> dict[str, Any]:
         """Return the values of a row for the run of a stage."""
         values = self.rows.row(number)
@@ -211,7 +207,7 @@ class Sweep:
             values[NUMBER] = number + 1
         if SEED in wanted and SEED not in values:
             values[SEED] = seed_of(number)
-        return {name: value for name, value in values.items() if name in wanted or not name or name.isdigit()}
+        return {name: value for name, value in values.items() if name in wanted or is_unnamed(name)}
 
 
 def seed_of(number: int) -> int:
@@ -241,23 +237,26 @@ def function_in(text: str, base: Path) -> Callable[..., Any]:
         raise UsageError(f"{text!r} cannot be loaded ({error}): write FILE.py:FUNCTION") from error
 
 
-def _rows(settings: Settings, base: Path, stages: Sequence[Stage]) -> Rows:
-    parts: list[Rows] = []
+def _rows(settings: Settings, base: Path, stages: Sequence[Stage]) -> Grid:
+    tables: list[Table] = []
     if settings.table is not None:
-        parts.append(table_in(base / settings.table))
-    parts += [_listed(name, values) for name, values in settings.values.items()]
+        tables.append(table_in(base / settings.table))
+    tables += [_listed(name, values) for name, values in settings.values.items()]
     if settings.zip:
-        parts.append(Zipped([_listed(name, values) for name, values in settings.zip.items()]))
+        tables.append(zipped([_listed(name, values) for name, values in settings.zip.items()]))
     if settings.samples:
-        parts.append(_samples(settings.samples))
-    if settings.unnamed:
-        parts.append(Unnamed(settings.unnamed, base))
+        kinds = {name: str(kind) for name, kind in settings.samples.items() if name not in ("count", SEED)}
+        count, seed = settings.samples.get("count"), settings.samples.get(SEED, 0)
+        if not isinstance(count, int) or count < 1 or not isinstance(seed, int):
+            raise UsageError(f"samples has count={count!r} and seed={seed!r}: give whole numbers")
+        tables.append(samples(kinds, count, seed))
+    tables += _unnamed(settings.unnamed, base)
     if settings.repeat > 1:
-        parts.append(Table(["repeat"], [(number,) for number in range(1, settings.repeat + 1)]))
-    if not parts:  # a program without parameters runs once
+        tables.append(Table(["repeat"], [(number,) for number in range(1, settings.repeat + 1)]))
+    if not tables:  # a program without parameters runs once
         names = {name for stage in stages for name in stage.command.names}
-        return Table([], [] if names - {NUMBER, SEED} else [()])
-    return Grid(parts)
+        tables.append(Table([], [] if names - {NUMBER, SEED} else [()]))
+    return Grid(tables)
 
 
 def _listed(name: str, values: Any) -> Table:
@@ -268,41 +267,18 @@ def _listed(name: str, values: Any) -> Table:
     return Table([name], [(value,) for value in values])
 
 
-def _samples(found: Mapping[str, str | int]) -> Samples:
-    kinds = {name: str(kind) for name, kind in found.items() if name not in ("count", SEED)}
-    count, seed = found.get("count"), found.get(SEED, 0)
-    if not isinstance(count, int) or count < 1 or not isinstance(seed, int):
-        raise UsageError(f"samples has count={count!r} and seed={seed!r}: give whole numbers")
-    return Samples(kinds, count, seed)
-
-
-class Unnamed(Grid):
-    """The values after `:::`: their names are `1`, `2` and so on. With one list, the name is empty."""
-
-    def __init__(self, sources: Sequence[tuple[str, list[str]]], base: Path) -> None:
-        groups: list[list[Rows]] = []
-        for place, (sign, words) in enumerate(sources, 1):
-            found = words if sign != "::::" else [line for path in words for line in _lines(base / path)]
-            part = Table([str(place) if len(sources) > 1 else ""], [(word,) for word in found])
-            if sign == ":::+" and groups:
-                groups[-1].append(part)
-            else:
-                groups.append([part])
-        super().__init__([Zipped(group) for group in groups])
-
-    def row(self, number: int) -> dict[str, Any]:
-        """Return the values of a row by name; the empty name has all of them, and `1` the first."""
-        values = self[number]
-        return {
-            "": values[0] if len(values) == 1 else [*values],
-            **{str(n): value for n, value in enumerate(values, 1)},
-        }
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise UsageError(f"the values in {path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the values in {os.fspath(path)} are not text in UTF-8: convert the file") from error
+def _unnamed(lists: Sequence[tuple[str, list[str]]], base: Path) -> list[Table]:
+    """Return the values after `:::`. Their names are `1`, `2` and so on. With one list, the name is empty."""
+    groups: list[list[Table]] = []
+    for place, (sign, words) in enumerate(lists, 1):
+        found = (
+            words
+            if sign != "::::"
+            else [line for path in words for line in text_of(base / path, "the values in").splitlines()]
+        )
+        table = Table([str(place) if len(lists) > 1 else ""], [(word,) for word in found])
+        if sign == ":::+" and groups:
+            groups[-1].append(table)
+        else:
+            groups.append([table])
+    return [*map(zipped, groups)]

@@ -23,7 +23,7 @@ import mwpy
 from mwpy import Policies, UsageError
 from mwpy.sweep.command import STDOUT, Command
 from mwpy.sweep.files import File, file
-from mwpy.sweep.placeholders import Line
+from mwpy.sweep.placeholders import Line, refuse_twice
 from mwpy.sweep.results import Result
 
 POLICIES = "seconds_max", "memory_max", "attempts_max", "cpus", "gpus", "memory", "requires", "priority"
@@ -122,9 +122,7 @@ def stages_of(
         UsageError: a setting or a file is wrong, or programs need each other's files.
     """
     names = [program.name or _first_word(program) for program in programs]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"two tasks have the name {name}: give each a name of its own")
+    refuse_twice(names, "two tasks have the name {}: give each a name of its own")
     written = _written_by(programs, names)
     needed = [_needed(program, number, written) for number, program in enumerate(programs)]
     order = _ordered(names, needed)
@@ -163,12 +161,9 @@ def _inputs(program: Program) -> dict[str, Any]:
     """Return the inputs of a program by the names that they have in its folder."""
     if isinstance(program.inputs, dict):
         return program.inputs
-    named = {Path(source).name: source for source in program.inputs}
-    if len(named) < len(program.inputs):
-        raise UsageError(
-            f"two of the inputs {', '.join(program.inputs)} have one name: give names, as in {{a = 'x/b'}}"
-        )
-    return named
+    names = [Path(source).name for source in program.inputs]
+    refuse_twice(names, "two inputs have the name {}: give other names, as in inputs = {{ other = 'x/b' }}")
+    return dict(zip(names, program.inputs, strict=True))
 
 
 def _needed(program: Program, number: int, written: Mapping[str, tuple[int, str]]) -> dict[str, tuple[int, str]]:

@@ -7,7 +7,6 @@ it stopped, and rows that were added are the only ones that run.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import random
@@ -27,15 +26,16 @@ from msgspec import Struct, field
 import mwpy
 from mwpy import ExitCode, TaskId, UsageError
 from mwpy.run_database import run_at_end
+from mwpy.sweep.command import reason_in
 from mwpy.sweep.files import File
 from mwpy.sweep.job import RESOURCE, Job, store, stored
-from mwpy.sweep.results import typed
-from mwpy.sweep.rows import Named, Plan, Row
+from mwpy.sweep.results import typed, write_table
+from mwpy.sweep.rows import Named, Plan, Ran, Row, outcome_of
 from mwpy.sweep.settings import Settings, Sweep
 from mwpy.sweep.stages import Stage, digest_of
 
 if TYPE_CHECKING:
-    from mwpy.sweep.open_door import OpenDoor
+    from mwpy.sweep.door import OpenDoor
 
 WINDOW = 1000
 """How many runs are submitted and have not ended: more than slaves there are, and few enough for the memory."""
@@ -83,23 +83,6 @@ class Known(Struct):
             digest: the digest of its stage.
         """
         return json.dumps([_texts(row), _texts(values)]), digest, self.all_again + self.again.get(_row(row), 0)
-
-    @classmethod
-    def read(cls, folder: Path) -> Known | None:
-        """Read what a folder says; None if it is no folder of a sweep.
-
-        Raises:
-            UsageError: it cannot be read.
-        """
-        return stored(folder / STATE, cls)
-
-    def write(self, folder: Path) -> None:
-        """Write it, as a whole.
-
-        Raises:
-            UsageError: the folder cannot be written.
-        """
-        store(folder / STATE, self)
 
 
 def _texts(row: Mapping[str, Any]) -> dict[str, str]:
@@ -150,7 +133,7 @@ def known_of(sweep: Sweep, selection: Selection) -> tuple[Known, list[str]]:
         UsageError: the folder is of another sweep, or cannot be read, or `again` is wrong.
     """
     now = digests_of(sweep)
-    found = Known.read(sweep.folder)
+    found = stored(sweep.folder / STATE, Known)
     if found is not None and found.settings.command != sweep.settings.command and sweep.settings.unnamed:
         raise UsageError(f"{sweep.folder} is of another sweep ({found.settings.command}): give another --folder")
     known = Known(sweep.settings, str(sweep.base), now)
@@ -191,20 +174,8 @@ def shown(row: Mapping[str, Any]) -> str:
 # The runs.
 
 
-class Report(Struct):
-    """What is known about the runs of a sweep, by the number of the row."""
-
-    results: dict[int, tuple[Any, ...]] = field(default_factory=dict)
-    failures: dict[int, str] = field(default_factory=dict)
-    """Why rows failed."""
-    places: dict[int, tuple[str, str, float, int]] = field(default_factory=dict)
-    """Host, slave, seconds and attempts."""
-    reused: int = 0
-    """How many runs were made at an earlier start."""
-
-
-def run(sweep: Sweep, selection: Selection, collect: Callable[[], object], job: Job) -> Report:
-    """Make the runs of a sweep that were not made before, write its tables, and return what is known about them.
+def run(sweep: Sweep, selection: Selection, collect: Callable[[], object], job: Job) -> list[Row]:
+    """Make the runs of a sweep that were not made before, write its tables, and return the rows that have ended.
 
     Args:
         collect: makes the collections of the sweep.
@@ -218,44 +189,40 @@ def run(sweep: Sweep, selection: Selection, collect: Callable[[], object], job: 
     known, changed = known_of(sweep, selection)
     for name in changed if not selection.accept else ():
         _say(f"mwpy sweep: {name} has changed, so its runs are made again (--accept keeps their results)")
-    known.write(sweep.folder)
+    store(sweep.folder / STATE, known)
     remove_archives(sweep.folder)  # those of runs that stay failed are in the run database
-    numbers, report = selection.numbers(sweep), Report()
-    with _interrupts() as interrupts, _opened_door(sweep) as door:
+    numbers = selection.numbers(sweep)
+    with _interrupts() as interrupts:
         with _master(sweep, "failed" if selection.again == "failed" else None, bool(job.mark)) as mw:
             total = len(numbers) * len(sweep.stages)
             job.begin(sweep.folder, total)
             mw.progress(not sweep.settings.unnamed, total=total)
-            if door is not None:
-                door.serve(mw)
-            elif sweep.settings.page is not None:
+            door = _opened_door(mw, sweep)
+            if door is None and sweep.settings.page is not None:
                 _show_page(mw, sweep.settings.page)
-            _Runs(mw, sweep, known, report, interrupts).make(numbers)
+            rows = _Runs(mw, sweep, known, interrupts).make(numbers)
             if door is not None:
                 door.close()
-        write_tables(sweep, report)
+        write_tables(sweep, rows)
     if not interrupts:
         known.is_complete = True
-        known.write(sweep.folder)
+        store(sweep.folder / STATE, known)
         collect()
-    job.summary = summary_of(sweep, report, len(numbers))
-    _end(sweep, report, job.summary)
-    job.code = int(ExitCode.INTERRUPTED) if interrupts else 1 if report.failures else int(ExitCode.OK)
-    return report
+    job.summary = summary_of(sweep, rows, len(numbers))
+    _end(sweep, rows, job.summary)
+    job.code = int(ExitCode.INTERRUPTED) if interrupts else 1 if job.summary["failed"] else int(ExitCode.OK)
+    return rows
 
 
-@contextmanager
-def _opened_door(sweep: Sweep) -> Iterator[OpenDoor | None]:
-    """Let HTTP clients make the runs of a sweep, if its settings say so: until the end of the block."""
+def _opened_door(mw: mwpy.Master, sweep: Sweep) -> OpenDoor | None:
+    """Let HTTP clients make the runs of a sweep, if its settings say so."""
     if sweep.settings.http is None:
-        yield None
-        return
+        return None
     try:
-        from mwpy.sweep.open_door import OpenDoor  # only here, because it needs the packages of the page
+        from mwpy.sweep.door import OpenDoor  # only here, because it needs the packages of the page
     except ImportError as error:
         raise UsageError(f"--http needs `pip install 'mwpy-cluster[page]'` ({error})") from None
-    with OpenDoor(sweep, sweep.settings.http) as door:
-        yield door
+    return OpenDoor(sweep, mw, sweep.settings.http)
 
 
 def _show_page(mw: mwpy.Master, where: str | int) -> None:
@@ -331,17 +298,18 @@ class Submission:
 class _Runs:
     """Submits the runs of a sweep, and takes over how they end."""
 
-    def __init__(self, mw: mwpy.Master, sweep: Sweep, known: Known, report: Report, interrupts: Sequence[int]) -> None:
+    def __init__(self, mw: mwpy.Master, sweep: Sweep, known: Known, interrupts: Sequence[int]) -> None:
         self.mw = mw
         self.sweep = sweep
         self.submit = Submission(mw, sweep, known)
-        self.report = report
         self.interrupts = interrupts
         self.printer: _Printer | None = None
         self.most = WINDOW if len(sweep.stages) == 1 else 2 * (num_slaves(sweep) + 1)
         """How many rows are submitted and have not ended. Files wait in the master between the runs of a row."""
+        self.began = time.time()
         self.rows: dict[int, Row] = {}
         """The rows that have not ended."""
+        self.ended: list[Row] = []
         self.waiting: set[TaskId] = set()
         self.followed = _Followed(sweep)
         self.stopped = False
@@ -357,21 +325,17 @@ class _Runs:
         is_free = len(self.sweep.stages) > 1 or not self.mw.pending_tasks()
         return is_free and time.monotonic() >= self.next_start
 
-    def make(self, numbers: Sequence[int]) -> None:
-        """Make the runs of these rows, until all have ended or the user stops them."""
-        rows, left, began = iter(numbers), len(numbers), time.time()
+    def make(self, numbers: Sequence[int]) -> list[Row]:
+        """Make the runs of these rows, until all have ended or the user stops them. Return those that have ended."""
+        rows, left = iter(numbers), len(numbers)
         if self.sweep.settings.unnamed:
             self.printer = _Printer(numbers)
-        while True:
+        while self.waiting or (left and not self.interrupts):
             while self._may_start() and (number := next(rows, None)) is not None:
                 self.waiting.update(self.submit.row(number))
                 self.rows[number] = Row(number, len(self.sweep.stages))
                 self.next_start = time.monotonic() + self.pause_s
                 left -= 1
-            if not self.waiting and (self.interrupts or not left):
-                if self.printer is not None:
-                    self.printer.end()
-                return
             if self.interrupts and not self.stopped:
                 self.stopped = True
                 _say("mwpy sweep: stops; what runs may finish (Ctrl-C again ends it)")
@@ -382,44 +346,37 @@ class _Runs:
                 self.followed.show(report.tag[0], (report.task_id, report.attempt), report.values)
             for result in self.mw.results():
                 self.waiting.discard(result.task_id)
-                number, stage = result.tag
-                error = result.error
-                ended = result.value if error is None else getattr(error.__cause__, "outcome", None)
-                if ended is not None and result.finished >= began:
-                    self.followed.show(number, (result.task_id, ended.attempt), ended.followed)
-                row = self.rows[number]
-                row.take(result, self.sweep.stages[stage].name if len(self.sweep.stages) > 1 else "")
-                row.outputs.clear()  # they are in the run database
-                if not row.missing:
-                    del self.rows[number]
-                    self._take(row, began)
+                self._take(result)
+        if self.printer is not None:
+            self.printer.end()
+        return sorted(self.ended, key=lambda row: row.number)
 
-    def _take(self, row: Row, began: float) -> None:
-        """Take over how a row has ended."""
-        number, report = row.number, self.report
+    def _take(self, result: mwpy.Result[Ran]) -> None:
+        """Take over how a run has ended, and perhaps its row."""
+        number, stage = result.tag
+        outcome, row = outcome_of(result), self.rows[number]
+        if outcome is not None and result.finished >= self.began:
+            self.followed.show(number, (result.task_id, outcome.attempt), outcome.followed)
+        row.take(result, self.sweep.stages[stage].name if len(self.sweep.stages) > 1 else "")
+        row.outputs.clear()  # they are in the run database
+        if row.missing:
+            return
+        del self.rows[number]
         if row.is_cancelled:
             return
-        report.places[number] = row.place
-        if row.finished < began:
-            report.reused += 1
+        row.reused = row.finished < self.began
+        if row.reused:
             self.next_start = 0.0  # it did not start
-        failure = row.failure or self._refused(row)
-        if failure:
-            report.failures[number] = failure
-        else:
-            report.results[number] = tuple(row.results.get(name, "") for name in self.sweep.results)
+        row.failure = row.failure or self._refused(row)
         for name, archive in row.archives.items():
-            self._keep(number, name, archive)
+            folder = self.sweep.folder / ARCHIVES
+            folder.mkdir(exist_ok=True)
+            path = archive.save(folder / f"{number + 1}{name and '-'}{name}.tar.gz")
+            row.failure += f"\nits folder is in {path}" if row.failure else ""
         if self.printer is not None:
             self.printer.add(number, row.streams)
-
-    def _keep(self, number: int, stage: str, archive: File) -> None:
-        """Write the folder of a run into that of the sweep."""
-        folder = self.sweep.folder / ARCHIVES
-        folder.mkdir(exist_ok=True)
-        path = archive.save(folder / f"{number + 1}{stage and '-'}{stage}.tar.gz")
-        if number in self.report.failures:
-            self.report.failures[number] += f"\nits folder is in {path}"
+        row.archives, row.streams = {}, None
+        self.ended.append(row)
 
     def _refused(self, row: Row) -> str:
         """Return why the results of a row are not valid; empty if they are."""
@@ -433,9 +390,7 @@ class _Runs:
             answer = self.sweep.validate(self.sweep.rows.row(row.number), row.results)
         except Exception as error:
             return f"{self.sweep.settings.validate} raised {type(error).__name__}: {error}"
-        if isinstance(answer, str):
-            return answer
-        return "" if answer is None or answer else f"{self.sweep.settings.validate} says that it is not valid"
+        return reason_in(answer, f"{self.sweep.settings.validate} says that it is not valid")
 
 
 class _Followed:
@@ -519,21 +474,19 @@ def _say(text: str) -> None:
 # What a sweep writes at its end.
 
 
-def write_tables(sweep: Sweep, report: Report) -> None:
+def write_tables(sweep: Sweep, rows: Sequence[Row]) -> None:
     """Write the tables: results in the order of the rows, failed rows, and where and how long each run ran."""
-    tables: list[tuple[str, list[str], Mapping[int, Sequence[Any]]]] = [
-        ("results.csv", [*sweep.results], report.results),
-        ("failed.csv", ["error"], {number: [why] for number, why in report.failures.items()}),
-        ("runs.csv", ["host", "slave", "seconds", "attempts"], report.places),
+    failed = {row.number: [row.failure] for row in rows if row.failure}
+    results = {row.number: row.in_columns(sweep.results) for row in rows if not row.failure}
+    places = {row.number: row.place for row in rows}
+    tables: list[tuple[str, Sequence[str], Mapping[int, Sequence[Any]]]] = [
+        ("results.csv", sweep.results, results),
+        ("failed.csv", ["error"], failed),
+        ("runs.csv", ["host", "slave", "seconds", "attempts"], places),
     ]
-    names = [name or "value" for name in sweep.rows.names]
-    for file_name, columns, entries in tables:
-        path = sweep.folder / file_name
-        with path.with_suffix(".new").open("w", encoding="utf-8", newline="") as opened:
-            writer = csv.writer(opened, lineterminator="\n")
-            writer.writerow([*names, *columns])
-            writer.writerows([*sweep.rows[number], *entries[number]] for number in sorted(entries))
-        path.with_suffix(".new").replace(path)
+    for name, columns, cells in tables:
+        lines = ([*sweep.rows[number], *own] for number, own in cells.items())
+        write_table(sweep.folder / name, [*sweep.columns, *columns], lines)
 
 
 def reason_of(failure: str) -> str:
@@ -541,40 +494,43 @@ def reason_of(failure: str) -> str:
     return failure.partition("\n")[0].partition(" (on ")[0]
 
 
-def summary_of(sweep: Sweep, report: Report, total: int) -> dict[str, Any]:
+def summary_of(sweep: Sweep, rows: Sequence[Row], total: int) -> dict[str, Any]:
     """Return how a sweep ended, ready for JSON."""
     hosts: dict[str, dict[str, float]] = {}
-    for host, _, seconds, _ in report.places.values():
+    for row in rows:
+        host, _, seconds, _ = row.place
         entry = hosts.setdefault(host, {"runs": 0, "seconds": 0.0})
         entry["runs"] += 1
         entry["seconds"] += seconds
+    failed = sum(bool(row.failure) for row in rows)
     return {
         "runs": total,
-        "succeeded": len(report.results),
-        "failed": len(report.failures),
-        "made before": report.reused,
+        "succeeded": len(rows) - failed,
+        "failed": failed,
+        "made before": sum(row.reused for row in rows),
         "hosts": dict(sorted(hosts.items())),
         "folder": str(sweep.folder),
     }
 
 
-def _end(sweep: Sweep, report: Report, summary: Mapping[str, Any]) -> None:
+def _end(sweep: Sweep, rows: Sequence[Row], summary: Mapping[str, Any]) -> None:
     """Print the summary, and run the command that the user wants at the end."""
-    before = f", {report.reused} of them before" if report.reused else ""
-    if not (sweep.settings.unnamed and not report.failures and not report.reused):
+    before = f", {summary['made before']} of them before" if summary["made before"] else ""
+    if not sweep.settings.unnamed or summary["failed"] or before:
         done = f"{summary['succeeded']} of {summary['runs']} runs succeeded{before}, {summary['failed']} failed"
         _say(f"{done}; the tables are in {sweep.folder}")
         for host, entry in summary["hosts"].items():
             _say(f"  {host}: {entry['runs']} runs, {entry['seconds']:.1f} s")
-    reasons: dict[str, list[int]] = {}
-    for number in sorted(report.failures):
-        reasons.setdefault(reason_of(report.failures[number]), []).append(number)
-    for reason, numbers in [*reasons.items()][:SHOWN_FAILURES]:
-        rows = "; ".join(shown(sweep.rows.row(number)) for number in numbers[:SHOWN_FAILURES])
-        more = f" and {len(numbers) - SHOWN_FAILURES} more" if len(numbers) > SHOWN_FAILURES else ""
-        last = report.failures[numbers[0]].partition("its last lines:\n")[2].partition("\nto repeat it")[0]
-        _say(f"  failed: {rows}{more}: {reason}" + (f" ({last.splitlines()[-1]})" if last else ""))
-    if len(report.failures) > 1:
+    reasons: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.failure:
+            reasons.setdefault(reason_of(row.failure), []).append(row)
+    for reason, failed in [*reasons.items()][:SHOWN_FAILURES]:
+        where = "; ".join(shown(sweep.rows.row(row.number)) for row in failed[:SHOWN_FAILURES])
+        more = f" and {len(failed) - SHOWN_FAILURES} more" if len(failed) > SHOWN_FAILURES else ""
+        last = failed[0].failure.partition("its last lines:\n")[2].partition("\nto repeat it")[0]
+        _say(f"  failed: {where}{more}: {reason}" + (f" ({last.splitlines()[-1]})" if last else ""))
+    if summary["failed"] > 1:
         _say(f"  `mwpy sweep failed {sweep.folder}` shows all failures, and commands that repeat them")
     if sweep.settings.on_end is not None:
         run_at_end(sweep.settings.on_end, json.dumps(summary), sweep.folder / DATABASE, sweep.base)
