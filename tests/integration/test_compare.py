@@ -196,7 +196,7 @@ def test_the_page_is_bounded_and_says_what_is_not_shown(sweeps: Path, monkeypatc
         .strip()
         .endswith(f"Not shown: 0 rows of the table, and {differing - 50} outputs below it. mwpy compare lists all.")
     )
-    monkeypatch.setattr("mwpy.sweep.page.MAX_ROWS", 5)
+    monkeypatch.setattr("mwpy.sweep.compare.MAX_ROWS", 5)
     assert f"Not shown: {differing - 5} rows" in (page := page_of(sweeps)).texts[page.heading]
 
 

@@ -18,7 +18,7 @@ import pytest
 import mwpy
 from mwpy import CommandFailed, Outcome, UsageError
 from mwpy._transport.codec import Codec, has_code
-from mwpy.sweep.rows import Named
+from mwpy.sweep.stages import Named
 
 PYTHON = sys.executable
 

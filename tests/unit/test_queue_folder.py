@@ -56,7 +56,7 @@ def added(folder: Folder, script: Path) -> Path:
 
 
 def decide(folder: Folder, **turns: Turn) -> None:
-    store(folder.path / "turn.json", Decision({name[1:]: turn for name, turn in turns.items()}))
+    store(folder.path / "turn.json", Decision({int(name[1:]): turn for name, turn in turns.items()}))
 
 
 def fault(folder: Folder) -> str:
@@ -224,13 +224,13 @@ def test_a_queue_without_a_keeper_says_so(folder: Folder) -> None:
 def test_workers_and_machines_live_as_long_as_they_say_so(folder: Folder) -> None:
     """Only the clock of the file system counts."""
     path = folder.path / f"work-{os.geteuid()}.json"
-    now = beat(path, Work(True, {"1": 3}, {"1": 2}), None)
+    now = beat(path, Work(True, {1: 3}, {1: 2}), None)
     beat(folder.path / "host-a-1.json", Announced("a", "anna", ""), None)
-    assert folder.workers(now) == {os.geteuid(): Work(True, {"1": 3}, {"1": 2})}
+    assert folder.workers(now) == {os.geteuid(): Work(True, {1: 3}, {1: 2})}
     assert [each.host for each in folder.hosts(now)] == ["a"]
     os.utime(path, (now - LIVES_S, now - LIVES_S))
     assert folder.workers(now) == {}
-    assert beat(path, Work(True, {"1": 3}, {"1": 2}), Work(True, {"1": 3}, {"1": 2})) > now - LIVES_S
+    assert beat(path, Work(True, {1: 3}, {1: 2}), Work(True, {1: 3}, {1: 2})) > now - LIVES_S
     assert folder.workers(now) != {}
 
 

@@ -50,8 +50,7 @@ def turns(
     users: tuple[int, ...] = (ANNA, BERTA),
     **rules: Any,
 ) -> dict[int, Turn]:
-    before = {str(number): turn for number, turn in former.items()}
-    return decide(entries, before, Rules(**rules), now, users, "/q")
+    return decide(entries, former, Rules(**rules), now, users, "/q")
 
 
 def states(*entries: Entry, **settings: Any) -> dict[int, str]:

@@ -66,13 +66,13 @@ class Request(Struct, omit_defaults=True):
 class Decision(Struct, omit_defaults=True):
     """What the keeper has decided."""
 
-    turns: dict[str, Turn] = field(default_factory=dict)
+    turns: dict[int, Turn] = field(default_factory=dict)
     last: int = 0
     """The highest number of an entry that there was."""
     system: str = "local"
     slaves_per_job: int = 1
     """How many slaves one place is for."""
-    places: dict[str, dict[str, int]] = field(default_factory=dict)
+    places: dict[int, dict[str, int]] = field(default_factory=dict)
     """How many places each user has on which host, by the number of the user; without `ssh`, the host is empty."""
     pythons: dict[str, str] = field(default_factory=dict)
     """The hosts, each with its Python; empty for the one of the command."""
@@ -83,9 +83,9 @@ class Work(Struct, omit_defaults=True):
 
     is_known: bool = False
     """Whether it has looked after its entries since its start."""
-    wants: dict[str, int] = field(default_factory=dict)
+    wants: dict[int, int] = field(default_factory=dict)
     """How many places each running entry could use."""
-    has: dict[str, int] = field(default_factory=dict)
+    has: dict[int, int] = field(default_factory=dict)
     """How many it has."""
     fault: str = ""
     """Why no slaves can be started now."""
@@ -259,11 +259,11 @@ class Folder:
             identity = about.st_ino, about.st_mtime_ns, about.st_size
             known = self._known.get(path)
             if known is None or known[0] != identity:
-                known = self._known[path] = identity, from_plain(json.loads(path.read_bytes()), kind)
+                known = self._known[path] = identity, from_plain(json.loads(path.read_bytes()), kind, str_keys=True)
             return known[1]
         except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
             return f"{path.name}: {error.strerror}"
-        except (*MALFORMED, ValueError, RecursionError) as error:
+        except (*MALFORMED, ValueError) as error:
             return f"{path.name}: {error}"
 
     # ---- writing --------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ class Folder:
         before = self._read(path, Request)
         made = Request() if isinstance(before, str) else before
         try:
-            store(path, from_plain({**to_plain(made), **changes}, Request))
+            store(path, replace(made, **changes))
         except OSError as error:
             raise UsageError(f"the request cannot be written to {self.path}: {error}; {_remedy(error)}") from error
 
@@ -328,7 +328,7 @@ class Folder:
         """Return what happens to an entry, and why."""
         if entry.run is not None and entry.has_ended:
             return entry.run.state, entry.run.reason
-        turn = None if decision is None else decision.turns.get(str(entry.number))
+        turn = None if decision is None else decision.turns.get(entry.number)
         if turn is None:
             return State.WAITING, entry.fault or "no keeper has seen it yet"
         if entry.is_running:

@@ -54,7 +54,7 @@ class Keeper:
         users = {each.uid for each in entries if self._worker.is_mine(each)} | {*works}
         turns = decide(entries, former.turns, self._rules, now, users, str(self._folder.path))
         made = Decision(
-            {str(number): turn for number, turn in turns.items()},
+            turns,
             max([former.last, *turns]),
             self._rules.system,
             self._rules.slaves_per_job,
@@ -85,10 +85,10 @@ class Keeper:
         work = works.get(user, Work())
         return {
             "user": user_name(user),
-            "places": sum(made.places.get(str(user), {}).values()),
+            "places": sum(made.places.get(user, {}).values()),
             "used": work.used,
             "wants": sum(work.wants.values()),
-            "hosts": {host: count for host, count in made.places.get(str(user), {}).items() if host},
+            "hosts": {host: count for host, count in made.places.get(user, {}).items() if host},
         }
 
     def _share(
@@ -97,10 +97,10 @@ class Keeper:
         """Decide how many places each user has, and where."""
         claims, silent = [], set[int]()
         for each in entries:
-            if made.turns[str(each.number)].state is State.RUNNING:
+            if made.turns[each.number].state is State.RUNNING:
                 user = os.geteuid() if self._worker.is_mine(each) else each.uid
                 if user in works and works[user].is_known:
-                    claims.append(Claim(user, each.priority, works[user].wants.get(str(each.number), 1)))
+                    claims.append(Claim(user, each.priority, works[user].wants.get(each.number, 1)))
                 elif now < changed(each.resource) + MASTER_S:
                     silent.add(user)
         if self._hosts is not None:
@@ -110,17 +110,15 @@ class Keeper:
         most = (usual if self._rules.max is None else self._rules.max) // made.slaves_per_job
         slots = {each.name: (each.slots or 0) // made.slaves_per_job for each in lines} or {"": most}
         used = {user: work.used for user, work in works.items() if user not in silent}
-        had = {int(user): places for user, places in former.places.items()}
-        found = allot(claims, silent, used, had, slots, most)
-        made.places = {str(user): places for user, places in found.items()}
+        made.places = allot(claims, silent, used, former.places, slots, most)
         made.pythons = {each.name: each.python or "" for each in lines}
 
     def _news(self, entries: Sequence[Entry], former: Decision, made: Decision) -> list[dict[str, object]]:
         """Return what has happened since the last decision, for the log."""
         found: list[dict[str, object]] = []
         for each in entries:
-            before = former.turns.get(str(each.number))
-            now = made.turns[str(each.number)]
+            before = former.turns.get(each.number)
+            now = made.turns[each.number]
             about = {"entry": each.number, "user": user_name(each.uid), "name": each.asked.name}
             if before is None:
                 found.append({**about, "what": "added", "words": each.asked.words, "priority": each.priority})
@@ -128,12 +126,10 @@ class Keeper:
                 found.append({**about, "what": "moved", "priority": now.priority})
             if now.state is not (before or Turn(State.WAITING)).state:
                 found.append({**about, "what": now.state.value, "reason": now.reason})
-        present = {str(each.number) for each in entries}
-        found += [{"entry": int(number), "what": "removed"} for number in former.turns if number not in present]
-        return found
+        return [*found, *({"entry": number, "what": "removed"} for number in former.turns.keys() - made.turns.keys())]
 
 
-def _obstacle(work: Work, number: str) -> str:
+def _obstacle(work: Work, number: int) -> str:
     """Why a running entry has no slaves; empty if it has some, or wants none."""
     if work.fault:
         return f"no slaves can be started now: {work.fault}"

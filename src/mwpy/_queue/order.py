@@ -37,7 +37,7 @@ class Rules(Struct, frozen=True):
 
 def decide(
     entries: Sequence[Entry],
-    former: Mapping[str, Turn],
+    former: Mapping[int, Turn],
     rules: Rules,
     now: float,
     users: Collection[int],
@@ -54,7 +54,7 @@ def decide(
     turns, present = dict[int, Turn](), 0
     waiting, running = list[Entry](), list[Entry]()
     for each in sorted(entries, key=lambda each: each.number):
-        before = former.get(str(each.number))
+        before = former.get(each.number)
         state, reason = _without_limits(each, before, turns, now)
         if state is State.WAITING and before is None and present >= rules.max_entries:
             state, reason = State.REFUSED, f"the queue has {present} entries already (--max-entries)"
@@ -87,7 +87,7 @@ def _without_limits(each: Entry, before: Turn | None, older: Mapping[int, Turn],
     if before is not None and before.state in ENDED:
         return before.state, before.reason
     if before is not None and before.has_begun and each.run is None and not each.repeats:
-        return State.FAILED, f"{each.run_path} was removed while it ran"
+        return State.FAILED, removed(each)
     if each.cancelled_by:
         return State.CANCELLED, f"by {each.cancelled_by}"
     if each.fault:
@@ -109,6 +109,11 @@ def _without_limits(each: Entry, before: Turn | None, older: Mapping[int, Turn],
         return State.WAITING, f"until {datetime.fromtimestamp(each.asked.at).isoformat(' ', 'minutes')}"
     has_turn = before is not None and before.state is State.RUNNING  # its worker has not begun yet
     return State.RUNNING if has_turn else State.WAITING, ""
+
+
+def removed(entry: Entry) -> str:
+    """Why an entry has failed that has begun, and has no folder any more."""
+    return f"{entry.run_path} was removed while it ran"
 
 
 # How many places each user has.

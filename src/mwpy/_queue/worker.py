@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from mwpy._batch.local import Local
 from mwpy._queue.entry import ENDED, Entry, Run, State, Turn
 from mwpy._queue.folder import STATE, Decision, Folder, Work, beat, changed, protect, store, user_name
+from mwpy._queue.order import removed
 from mwpy._queue.oversight import Oversight, oversight, put_hosts
 from mwpy._queue.service import PAUSE_S, locked, loop, say
 from mwpy._queue.submission import add_again, occasions
@@ -67,6 +68,8 @@ class Worker:
     _oversees: tuple[str, int] = ("", 0)
     """The batch system where they are, and how many one job has."""
     _masters: dict[str, Local] = Factory(dict)
+    _started: set[str] = Factory(set)
+    """The names of entries whose masters were started and are not forgotten."""
     _ending: set[int] = Factory(set)
     """The entries whose end is being reported, or was."""
     _look_at: dict[int, float] = Factory(dict)
@@ -98,10 +101,10 @@ class Worker:
     def step(self, entries: Sequence[Entry], decision: Decision, now: float) -> None:
         """Do what the keeper has decided for the entries of this user. A fault of one entry harms no other."""
         self._served.clear()
-        self._end_others([each.path.name for each in entries if each.is_running or each.number in self._ending])
+        self._end_others([each.path.name for each in entries if each.is_running])
         ends: list[tuple[Entry, Run]] = []
         for each in entries:
-            turn = decision.turns.get(str(each.number))
+            turn = decision.turns.get(each.number)
             if turn is None or each.has_ended or each.number in self._ending or not self.is_mine(each):
                 continue
             try:
@@ -128,7 +131,7 @@ class Worker:
         if self._oversight is None or self._oversees != where:
             self._oversight, self._oversees = oversight(self._folder, decision, self._options), where
         put_hosts(self._folder, decision)
-        self._oversight.adjust(self._served, sum(decision.places.get(str(os.geteuid()), {}).values()))
+        self._oversight.adjust(self._served, sum(decision.places.get(os.geteuid(), {}).values()))
 
     # ---- one entry ------------------------------------------------------------------------------------------
 
@@ -139,7 +142,10 @@ class Worker:
         elif entry.run is not None and entry.is_running:
             return self._watch(entry, entry.run, turn, now)
         elif turn.state is State.RUNNING and not entry.fault:
-            return self._watch(entry, self._begun(entry, now), turn, now)
+            if entry.path.name not in self._started:
+                return self._watch(entry, self._begun(entry, now), turn, now)
+            entry.run_path.mkdir(exist_ok=True, mode=0o750)
+            return Run(State.FAILED, removed(entry), ended=now)
         elif turn.state in ENDED and not turn.has_begun and entry.asked.on_end:
             entry.run_path.mkdir(exist_ok=True, mode=0o750)
             return Run(turn.state, turn.reason, ended=now)
@@ -165,7 +171,7 @@ class Worker:
         return self._folder.path / f"masters-{os.geteuid()}"
 
     def _end_others(self, running: Sequence[str]) -> None:
-        """End masters whose entries do not run, because somebody has removed their folders.
+        """End masters whose entries do not run, because somebody has removed their folders. Forget those that ended.
 
         Raises:
             UsageError: somebody else has made the folder of masters.
@@ -173,7 +179,8 @@ class Worker:
         self._jobs.mkdir(exist_ok=True, mode=0o700)
         if self._jobs.lstat().st_uid != os.geteuid():
             raise UsageError(f"{self._jobs} belongs to another user: remove it")
-        for name in {*os.listdir(self._jobs)} - {*running}:
+        self._started = {*os.listdir(self._jobs)}
+        for name in self._started - {*running}:
             if not _end(self._masters.setdefault(name, Local(self._jobs / name))):
                 shutil.rmtree(self._jobs / name, ignore_errors=True)
 
@@ -250,7 +257,6 @@ class Worker:
                 break
             except OSError:  # the disk is full
                 clock.sleep(PAUSE_S)
-        shutil.rmtree(self._jobs / entry.path.name, ignore_errors=True)
 
     def _repeat(self, entry: Entry, now: float) -> None:
         """Add the entries that are due, and remember for which occasion."""

@@ -23,8 +23,7 @@ from pathlib import Path
 from mwpy import ExitCode, UsageError
 from mwpy.cli._arguments import Parser, number, on_screen
 from mwpy.sweep.collect import opened
-from mwpy.sweep.compare import Comparison, compare
-from mwpy.sweep.page import MAX_OUTPUTS, Page
+from mwpy.sweep.compare import MAX_OUTPUTS, Comparison, Page, compare
 
 __all__ = ["main", "make_parser"]
 
@@ -33,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     """Compare two sweeps; return the exit code."""
     parsed = make_parser().parse_args(arguments)
     page = Page(parsed.pixels, MAX_OUTPUTS if parsed.html else 0)
-    found = compare(opened(parsed.old), opened(parsed.new), parsed.tolerance, page.examine)
+    found = compare(opened(parsed.old), opened(parsed.new), parsed.tolerance, page)
     print(json.dumps(found.to_dict()) if parsed.json else shown(found))
     if parsed.html:
         html = page.html(f"{parsed.old} compared with {parsed.new}", counts(found), found.differences)

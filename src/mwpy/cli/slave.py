@@ -65,8 +65,8 @@ def _serve_queue(arguments: Sequence[str]) -> int:
     """Serve the entries of a queue until this process is stopped."""
     from pathlib import Path  # only here, because agents do not need it
 
-    from mwpy._queue import host
     from mwpy._queue.folder import Folder
+    from mwpy._queue.oversight import serve
     from mwpy._system.process import count_cores
     from mwpy.cli._arguments import Parser, number
 
@@ -75,4 +75,4 @@ def _serve_queue(arguments: Sequence[str]) -> int:
     slaves = "how many slaves; default one per core"
     parser.add_argument("--mw-slave-processes", type=number(1, int), default=count_cores(), metavar="N", help=slaves)
     parsed = parser.parse_args(arguments)
-    return host.run(Folder(parsed.queue), parsed.mw_slave_processes)
+    return serve(Folder(parsed.queue), parsed.mw_slave_processes)

@@ -19,8 +19,8 @@ from mwpy.sweep.files import files_in
 from mwpy.sweep.job import stored
 from mwpy.sweep.placeholders import Template
 from mwpy.sweep.results import write_table
-from mwpy.sweep.rows import Row
 from mwpy.sweep.settings import NUMBER, Collection, Sweep, function_in
+from mwpy.sweep.stages import Row
 from mwpy.sweep.study import STATE, Known, Selection, each_row, known_of, looking, remove_archives, shown
 
 ALL = "*"

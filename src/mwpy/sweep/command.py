@@ -25,7 +25,7 @@ from attrs import Factory, define, evolve, frozen
 import mwpy
 from mwpy import Policies, TaskCall, UsageError
 from mwpy.sweep.files import SMALL_BYTES, File, file, files_in, for_this_machine, place, shown, text_of
-from mwpy.sweep.placeholders import Line, Template, refuse_twice, unknown
+from mwpy.sweep.placeholders import Line, Template, is_unnamed, numbered, refuse_twice, refuse_unknown
 from mwpy.sweep.process import Ended, last_lines, own_folder, packed, run
 
 STDOUT, STDERR = "STDOUT", "STDERR"
@@ -280,13 +280,11 @@ class Command:
     def _prepared(self, values: Sequence[Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of all placeholders by name."""
         prepared = _named(self.names, values, parameters, self.options.name)
-        known = {*self.names, *_numbered(prepared)}
         for name in prepared:
-            if name not in known:
+            if name not in self.names and not is_unnamed(name):
                 raise UsageError(f"{self.options.name} has no placeholder {{{name}}}: it has {_listed(self.names)}")
         for where, template in self.options.texts(self.line):
-            if (error := unknown(template.names, prepared, where)) is not None:
-                raise error
+            refuse_unknown(template.names, prepared, where)
         rename = "give one another name, as in mwpy.file(path, name='other')"
         _check_names([*self.options.inputs, *self.options.templates], prepared, "the folder of a run", rename)
         self.line.filled({name: shown(value) for name, value in prepared.items()})
@@ -307,17 +305,12 @@ def _named(names: Sequence[str], values: Sequence[Any], parameters: Mapping[str,
     """Give the unnamed values their names."""
     if not values:
         return {**parameters}
-    if any(name == "" or name.isdigit() for name in names):
-        numbered = {str(number): value for number, value in enumerate(values, 1)}
-        return {"": values[0] if len(values) == 1 else [*values], **numbered, **parameters}
+    if any(map(is_unnamed, names)):
+        return {**numbered(values), **parameters}
     free = [name for name in names if name not in parameters]
     if len(values) > len(free):
         raise UsageError(f"{command} got {len(values)} unnamed values for its placeholders {_listed(free)}")
     return {**dict(zip(free, values, strict=False)), **parameters}
-
-
-def _numbered(values: Mapping[str, Any]) -> list[str]:
-    return [name for name in values if not name or name.isdigit()]
 
 
 def _listed(names: Iterable[str]) -> str:

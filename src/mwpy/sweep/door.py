@@ -15,10 +15,12 @@ import json
 import re
 import secrets
 import shlex
+import subprocess
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from glob import has_magic
 from hashlib import md5
 from hmac import compare_digest
@@ -34,7 +36,6 @@ import mwpy
 from mwpy import UsageError
 from mwpy.sweep.command import at_clients
 from mwpy.sweep.settings import Sweep
-from mwpy.sweep.ssh_clients import SshClients
 from mwpy.sweep.stages import Stage
 
 SILENCES = 3
@@ -373,6 +374,74 @@ async def _body(request: Request) -> bytes:
     return b"".join(parts)
 
 
+# Clients on hosts that have no Python: one call of ssh for each host, for as long as the sweep runs. The door is
+# forwarded through the same connection, so nothing of the sweep travels openly.
+
+
+OPTIONS = ("-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "LogLevel=ERROR")
+"""ssh asks for no password, and notices a host that vanished."""
+
+REMOTE = """\
+folder=$(mktemp -d) && cd "$folder" || exit 1
+number={count}
+while [ "$number" -gt 0 ]; do (curl -s {address}/client.sh | sh -s {address} {session}) & number=$((number - 1)); done
+wait; rm -rf "$folder"
+"""
+"""What a host does: it makes runs in a folder of its own until the sweep has ended."""
+
+CALL_LOOK_S = 0.5
+"""Seconds between two looks at a call."""
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
+"""After how many seconds a host is called again. Each pause is twice as long as the one before."""
+
+
+class SshClients:
+    """Starts clients on some hosts, and starts them again when their connections end.
+
+    Args:
+        hosts: their names, as ssh knows them. After a space, how many clients a host has; one per processor without.
+        ssh: how ssh is called.
+        port: that of the door, on this machine and through ssh on the hosts.
+        session: the session id.
+    """
+
+    def __init__(self, hosts: Sequence[str], ssh: str, port: int, session: str) -> None:
+        self._ssh = [*shlex.split(ssh), *OPTIONS, "-R", f"127.0.0.1:{port}:127.0.0.1:{port}"]
+        self._address, self._session = f"http://127.0.0.1:{port}", session
+        self._is_over = threading.Event()
+        self._threads = [threading.Thread(target=self._keep, args=(host,), daemon=True) for host in hosts]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """End the clients."""
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _keep(self, host: str) -> None:
+        """Let the clients of a host run until the sweep is over."""
+        name, _, count = host.strip().partition(" ")
+        remote = REMOTE.format(count=count or '"$(nproc)"', address=self._address, session=self._session)
+        words = [*self._ssh, name, f"exec sh -c {shlex.quote(remote)}"]
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        pause_s = FIRST_PAUSE_S
+        while not self._is_over.is_set():
+            call = subprocess.Popen(words, text=True, start_new_session=True, **pipes)  # type: ignore[call-overload]
+            while call.poll() is None and not self._is_over.wait(CALL_LOOK_S):
+                pass
+            if self._is_over.is_set():
+                call.terminate()
+                call.wait()
+                return
+            wrote = call.stderr.read().strip()
+            why = wrote.splitlines()[-1] if wrote else f"exit code {call.returncode}"
+            _say(f"the clients on {name} have ended ({why}); it is called again in {pause_s:.0f} s")
+            self._is_over.wait(pause_s)
+            pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+
+
 class OpenDoor:
     """Opens the door of a sweep beside the page of its master, for its programs, and prints what clients need.
 
@@ -406,7 +475,7 @@ class OpenDoor:
             f"curl -s {address}/client.sh | sh -s {address} {session}",
             flush=True,
         )
-        self._clients = SshClients(settings.client, settings.ssh, page.port, session, _say)
+        self._clients = SshClients(settings.client, settings.ssh, page.port, session)
 
     def close(self) -> None:
         """Answer that there are no more runs to clients that wait for one, before the server ends."""

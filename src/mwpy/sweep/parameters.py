@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from mwpy import UsageError
 from mwpy.sweep.files import text_of
-from mwpy.sweep.placeholders import refuse_twice
+from mwpy.sweep.placeholders import is_unnamed, numbered, refuse_twice
 
 MAX_VALUES = 10_000_000
 """The most values in a range: a mistyped step would otherwise fill the memory."""
@@ -66,15 +66,7 @@ class Grid:
         """Return the values of a row by name; the empty name has all values without names, and `1` the first."""
         named = dict(zip(self.names, self[number], strict=True))
         unnamed = [value for name, value in named.items() if is_unnamed(name)]
-        if unnamed:
-            named[""] = unnamed[0] if len(unnamed) == 1 else unnamed
-            named |= {str(place): value for place, value in enumerate(unnamed, 1)}
-        return named
-
-
-def is_unnamed(name: str) -> bool:
-    """Whether a value has no name of its own."""
-    return not name or name.isdigit()
+        return named | numbered(unnamed) if unnamed else named
 
 
 def zipped(tables: Sequence[Table]) -> Table:

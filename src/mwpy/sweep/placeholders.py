@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
@@ -220,16 +220,30 @@ class Line:
         return [word for template in self.words for word in template.words(values)]
 
 
-def unknown(names: Iterator[str] | Sequence[str], values: Mapping[str, Any], where: str) -> UsageError | None:
-    """Return the error for a placeholder without a value, if there is one."""
+def refuse_unknown(names: Sequence[str], values: Mapping[str, Any], where: str) -> None:
+    """Refuse a placeholder without a value.
+
+    Raises:
+        UsageError: there is one.
+    """
     for name in names:
         if name not in values:
             known = ", ".join(f"{{{each}}}" for each in values) or "none"
-            return UsageError(
+            raise UsageError(
                 f"{where} has the placeholder {{{name}}}, and there is no value for it (there are: {known}). If it is "
                 f"meant as text, write {{{{{name}}}}}"
             )
-    return None
+
+
+def is_unnamed(name: str) -> bool:
+    """Whether a value has no name of its own."""
+    return not name or name.isdigit()
+
+
+def numbered(values: Sequence[Any]) -> dict[str, Any]:
+    """Return values without names by their places: the empty name has all of them, and `1` the first."""
+    all_of_them = values[0] if len(values) == 1 else [*values]
+    return {"": all_of_them, **{str(place): value for place, value in enumerate(values, 1)}}
 
 
 def refuse_twice(names: Sequence[str], text: str) -> None:

@@ -16,8 +16,8 @@ from msgspec import Struct, field
 
 from mwpy import UsageError
 from mwpy.sweep.files import text_of
-from mwpy.sweep.parameters import Grid, Table, is_unnamed, samples, table_in, values_of, zipped
-from mwpy.sweep.placeholders import unknown
+from mwpy.sweep.parameters import Grid, Table, samples, table_in, values_of, zipped
+from mwpy.sweep.placeholders import is_unnamed, refuse_unknown
 from mwpy.sweep.results import Result
 from mwpy.sweep.stages import Program, Stage, stages_of
 
@@ -189,9 +189,7 @@ class Sweep:
                 raise UsageError(f"bounds has {name}, which is not in results")
         for stage in self.stages:
             values = self.values(0, stage)
-            error = unknown(stage.command.names, {**self.rows.row(0), **values}, f"the task {stage.name}")
-            if error is not None:
-                raise error
+            refuse_unknown(stage.command.names, {**self.rows.row(0), **values}, f"the task {stage.name}")
             stage.command.task(**values)
 
     @property

@@ -16,18 +16,22 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
-from attrs import evolve, frozen
+from attrs import Factory, define, evolve, frozen
 from msgspec import Struct, field
 
 import mwpy
 from mwpy import Policies, UsageError
-from mwpy.sweep.command import STDOUT, Command
+from mwpy.sweep.command import STDOUT, Command, Outcome
 from mwpy.sweep.files import File, file
 from mwpy.sweep.placeholders import Line, refuse_twice
-from mwpy.sweep.results import Result
+from mwpy.sweep.results import NotFound, Result
 
 POLICIES = "seconds_max", "memory_max", "attempts_max", "cpus", "gpus", "memory", "requires", "priority"
 """The settings of a program that are policies."""
+
+
+PASSED = "shell", "stdin", "outputs", "optional", "intermediate", "env", "before", "clean_up", "follow"
+"""The settings of a program that `mwpy.command` gets as they are."""
 
 
 class Program(Struct, forbid_unknown_fields=True, rename="kebab", omit_defaults=True, kw_only=True):
@@ -77,6 +81,8 @@ class Stage:
     policy: Policies
     results: tuple[Result, ...]
     """The results that are taken from its outputs."""
+    is_printed: bool
+    """Whether the standard output and error of each run come back, to be printed."""
 
     def digests(self) -> dict[str, str]:
         """Return the digests of what its outputs depend on, beside values and other stages, by name."""
@@ -131,7 +137,7 @@ def stages_of(
         others = {name: source for name, source in _inputs(programs[number]).items() if name not in needed[number]}
         needs = {name: (order.index(other), output) for name, (other, output) in needed[number].items()}
         command = _command(programs[number], names[number], others, base, keep, unnamed)
-        stages.append(Stage(names[number], command, needs, programs[number].policy, ()))
+        stages.append(Stage(names[number], command, needs, programs[number].policy, (), unnamed))
     return _with_results(stages, results)
 
 
@@ -195,21 +201,13 @@ def _command(program: Program, name: str, inputs: Mapping[str, Any], base: Path,
         sources |= {target: path for target, path in found.items() if target not in taken}
     return mwpy.command(
         line,
-        shell=program.shell,
-        stdin=program.stdin,
         inputs=sources,
         templates={target: base / path for target, path in program.templates.items()},
-        outputs=program.outputs,
-        optional=program.optional,
-        intermediate=program.intermediate,
         check=None if isinstance(codes, str) else codes,
-        env=program.env,
-        before=program.before,
-        clean_up=program.clean_up,
         folder=base if unnamed else None,
         keep=cast(Any, keep),
-        follow=program.follow,
         name=name,
+        **{option: getattr(program, option) for option in PASSED},
     )
 
 
@@ -240,3 +238,113 @@ def _with_results(stages: Sequence[Stage], results: Sequence[Result]) -> list[St
         having = [number for number, stage in enumerate(stages) if result.file in stage.command.options.outputs]
         taken[having[-1] if having else -1].append(result)
     return [evolve(stage, results=tuple(own)) for stage, own in zip(stages, taken, strict=True)]
+
+
+# What runs bring back.
+
+
+class Ran(Struct, frozen=True):
+    """What a run brought back."""
+
+    results: dict[str, int | float | str]
+    outcome: Outcome
+    """What its program did. It has no standard output and error, unless they are printed."""
+
+    @property
+    def outputs(self) -> dict[str, File | list[File]]:
+        """The outputs of the program, for other stages."""
+        return self.outcome.outputs
+
+
+def outcome_of(result: mwpy.Result[Ran]) -> Outcome | None:
+    """Return what the program of a run did, also if it failed; None if it did not run."""
+    return result.value.outcome if result.error is None else getattr(result.error.__cause__, "outcome", None)
+
+
+class RunFailed(Exception):
+    """A program ended well, but what it wrote is not what was asked for."""
+
+    __module__ = "mwpy"
+
+
+class Named:
+    """Makes a run of a sweep, under the name of its program, which messages and `mwpy status` show."""
+
+    def __init__(self, name: str) -> None:
+        self.__qualname__ = name
+
+    def __call__(self, stage: Stage, values: dict[str, Any], files: Mapping[str, Any]) -> Ran:
+        """Make a run.
+
+        Args:
+            files: files of other stages, by the names that they have in the folder of the run.
+
+        Raises:
+            CommandFailed: the program failed.
+            RunFailed: a result was not found.
+        """
+        command = stage.command.with_inputs(files) if files else stage.command
+        outcome = command(**values)
+        try:
+            results = {result.name: result.found_in(outcome) for result in stage.results}
+        except NotFound as error:
+            raise RunFailed(f"{error}\nto repeat it: {outcome.command}") from None
+        if not stage.is_printed:
+            nothing = File("", b"")
+            outcome = evolve(outcome, stdout_file=nothing, stderr_file=nothing)
+        return Ran(results, outcome)
+
+
+@define
+class Row:
+    """A row of a sweep, and what its runs have brought back."""
+
+    number: int
+    missing: int
+    """How many of its runs have not ended."""
+    results: dict[str, int | float | str] = Factory(dict)
+    outputs: dict[str, File | list[File]] = Factory(dict)
+    failure: str = ""
+    """Why a run failed, with a command that repeats it; empty if none did."""
+    is_cancelled: bool = False
+    """Whether a run was not made."""
+    place: tuple[str, str, float, int] = ("", "", 0.0, 0)
+    """Host and slave of the last run, the seconds of all runs, and the most attempts of one."""
+    finished: float = 0.0
+    """When the last run ended, in seconds since 1970."""
+    reused: bool = False
+    """Whether all of its runs were made at an earlier start."""
+    streams: tuple[File, File] | None = None
+    archives: dict[str, File] = Factory(dict)
+    """The folders of runs, by the name of their stage."""
+
+    def take(self, result: mwpy.Result[Ran], stage: str) -> None:
+        """Take over how a run has ended.
+
+        Args:
+            stage: the name of its stage; empty if there is only one.
+        """
+        self.missing -= 1
+        error = result.error
+        if isinstance(error, mwpy.TaskCancelled):
+            self.is_cancelled = True
+            return
+        if isinstance(error, mwpy.DependencyFailed):  # the stage before it says why, or was cancelled
+            return
+        seconds, attempts = self.place[2] + result.compute_seconds, max(self.place[3], result.attempts)
+        self.place = result.host or "", result.sid or "", seconds, attempts
+        self.finished = max(self.finished, result.finished)
+        if error is None:
+            self.results |= result.value.results
+            self.outputs |= result.value.outputs
+        else:
+            text = str(error.__cause__ or error.text)
+            self.failure = f"task {stage}: {text}" if stage else text
+        if (outcome := outcome_of(result)) is not None:
+            self.streams = outcome.stdout_file, outcome.stderr_file
+            if outcome.archive is not None:
+                self.archives[stage] = outcome.archive
+
+    def in_columns(self, names: Sequence[str]) -> tuple[int | float | str, ...]:
+        """Return its results in the columns of a table."""
+        return tuple(self.results.get(name, "") for name in names)

@@ -30,9 +30,8 @@ from mwpy.sweep.command import reason_in
 from mwpy.sweep.files import File
 from mwpy.sweep.job import RESOURCE, Job, store, stored
 from mwpy.sweep.results import typed, write_table
-from mwpy.sweep.rows import Named, Plan, Ran, Row, outcome_of
 from mwpy.sweep.settings import Settings, Sweep
-from mwpy.sweep.stages import Stage, digest_of
+from mwpy.sweep.stages import Named, Ran, Row, Stage, digest_of, outcome_of
 
 if TYPE_CHECKING:
     from mwpy.sweep.door import OpenDoor
@@ -278,7 +277,6 @@ class Submission:
         self._mw = mw
         self._sweep = sweep
         self._known = known
-        self._plans = [Plan(each.command, each.results, bool(sweep.settings.unnamed)) for each in sweep.stages]
         self._algorithms = [Named(stage.name) for stage in sweep.stages]
         self._digests = [known.digest(sweep, number) for number in range(len(sweep.stages))]
 
@@ -288,7 +286,7 @@ class Submission:
         for place, stage in enumerate(self._sweep.stages):
             values = self._sweep.values(number, stage)
             files = {name: mwpy.output(ids[other], output) for name, (other, output) in stage.needs.items()}
-            call = mwpy.task(self._algorithms[place], self._plans[place], values, files)
+            call = mwpy.task(self._algorithms[place], stage, values, files)
             key = (stage.name, *self._known.key_of(row, values, self._digests[place]))
             policy: mwpy.Policies = {"retry_errors": mwpy.NotStarted, **stage.policy, "key": key}
             ids.append(self._mw.submit(call, tag=(number, place), **policy))
@@ -303,7 +301,6 @@ class _Runs:
         self.sweep = sweep
         self.submit = Submission(mw, sweep, known)
         self.interrupts = interrupts
-        self.printer: _Printer | None = None
         self.most = WINDOW if len(sweep.stages) == 1 else 2 * (num_slaves(sweep) + 1)
         """How many rows are submitted and have not ended. Files wait in the master between the runs of a row."""
         self.began = time.time()
@@ -311,7 +308,12 @@ class _Runs:
         """The rows that have not ended."""
         self.ended: list[Row] = []
         self.waiting: set[TaskId] = set()
-        self.followed = _Followed(sweep)
+        self.unprinted: deque[int] = deque()
+        """The rows whose outputs were not printed, in their order."""
+        self.streams: dict[int, tuple[File, File] | None] = {}
+        """The outputs of those that have ended."""
+        self.seen: dict[tuple[TaskId, int, str], int] = {}
+        """How many bytes of each file that grows were shown."""
         self.stopped = False
         self.pause_s, self.next_start = sweep.settings.pause_s(), 0.0
         """The least time between two starts, and when the next run may start, as of `time.monotonic`."""
@@ -329,7 +331,7 @@ class _Runs:
         """Make the runs of these rows, until all have ended or the user stops them. Return those that have ended."""
         rows, left = iter(numbers), len(numbers)
         if self.sweep.settings.unnamed:
-            self.printer = _Printer(numbers)
+            self.unprinted.extend(sorted(numbers))
         while self.waiting or (left and not self.interrupts):
             while self._may_start() and (number := next(rows, None)) is not None:
                 self.waiting.update(self.submit.row(number))
@@ -343,12 +345,11 @@ class _Runs:
             left_s = self.next_start - time.monotonic()
             self.mw.loop(timeout=min(LOOK_S, left_s if left_s > 0 else self.pause_s or LOOK_S))
             for report in self.mw.reports():
-                self.followed.show(report.tag[0], (report.task_id, report.attempt), report.values)
+                self._show(report.tag[0], (report.task_id, report.attempt), report.values)
             for result in self.mw.results():
                 self.waiting.discard(result.task_id)
                 self._take(result)
-        if self.printer is not None:
-            self.printer.end()
+        self._print(all_rows=True)
         return sorted(self.ended, key=lambda row: row.number)
 
     def _take(self, result: mwpy.Result[Ran]) -> None:
@@ -356,7 +357,7 @@ class _Runs:
         number, stage = result.tag
         outcome, row = outcome_of(result), self.rows[number]
         if outcome is not None and result.finished >= self.began:
-            self.followed.show(number, (result.task_id, outcome.attempt), outcome.followed)
+            self._show(number, (result.task_id, outcome.attempt), outcome.followed)
         row.take(result, self.sweep.stages[stage].name if len(self.sweep.stages) > 1 else "")
         row.outputs.clear()  # they are in the run database
         if row.missing:
@@ -373,10 +374,36 @@ class _Runs:
             folder.mkdir(exist_ok=True)
             path = archive.save(folder / f"{number + 1}{name and '-'}{name}.tar.gz")
             row.failure += f"\nits folder is in {path}" if row.failure else ""
-        if self.printer is not None:
-            self.printer.add(number, row.streams)
+        if self.unprinted:
+            self.streams[number] = row.streams
+        self._print(all_rows=False)
         row.archives, row.streams = {}, None
         self.ended.append(row)
+
+    def _print(self, *, all_rows: bool) -> None:
+        """Print outputs in the order of the rows, up to a row that has not ended, or those of all rows."""
+        while self.unprinted and (all_rows or self.unprinted[0] in self.streams):
+            streams = self.streams.pop(self.unprinted.popleft(), None)
+            for stream, output in zip((sys.stdout, sys.stderr), streams or (), strict=False):
+                stream.buffer.write(output.content)
+                stream.buffer.flush()
+
+    def _show(self, number: int, run: tuple[TaskId, int], files: Mapping[str, tuple[int, bytes]]) -> None:
+        """Print how files of a running program have grown, each line with its row.
+
+        Args:
+            number: that of the row.
+            run: a task and its attempt.
+            files: the size of each file and its last bytes.
+        """
+        where = shown(self.sweep.rows.row(number))
+        for name, (size, end) in files.items():
+            new = size - self.seen.get((*run, name), 0)
+            self.seen[*run, name] = size
+            if new > len(end):
+                print(f"{where}: {name}: ({new - len(end)} bytes are not shown)")
+            text = end[-new:].decode(errors="backslashreplace") if new > 0 else ""
+            print(*(f"{where}: {line}" for line in text.splitlines()), sep="\n", flush=True)
 
     def _refused(self, row: Row) -> str:
         """Return why the results of a row are not valid; empty if they are."""
@@ -391,62 +418,6 @@ class _Runs:
         except Exception as error:
             return f"{self.sweep.settings.validate} raised {type(error).__name__}: {error}"
         return reason_in(answer, f"{self.sweep.settings.validate} says that it is not valid")
-
-
-class _Followed:
-    """Shows how files grow while programs run."""
-
-    def __init__(self, sweep: Sweep) -> None:
-        self._sweep = sweep
-        self._shown: dict[tuple[TaskId, int, str], int] = {}
-        """How many bytes of each file were shown."""
-
-    def show(self, number: int, run: tuple[TaskId, int], files: Mapping[str, tuple[int, bytes]]) -> None:
-        """Print what is new, each line with its row.
-
-        Args:
-            number: that of the row.
-            run: a task and its attempt.
-            files: the size of each file and its last bytes.
-        """
-        where = shown(self._sweep.rows.row(number))
-        for name, (size, end) in files.items():
-            key = *run, name
-            new = size - self._shown.get(key, 0)
-            self._shown[key] = size
-            if new > len(end):
-                print(f"{where}: {name}: ({new - len(end)} bytes are not shown)")
-            text = end[-new:].decode(errors="backslashreplace") if new > 0 else ""
-            print(*(f"{where}: {line}" for line in text.splitlines()), sep="\n", flush=True)
-
-
-class _Printer:
-    """Prints the outputs of the runs in the order of the rows.
-
-    Args:
-        numbers: the numbers of the rows that run.
-    """
-
-    def __init__(self, numbers: Sequence[int]) -> None:
-        self._order = deque(sorted(numbers))
-        self._waiting: dict[int, tuple[File, File] | None] = {}
-
-    def add(self, number: int, streams: tuple[File, File] | None) -> None:
-        """A run has ended with these outputs."""
-        self._waiting[number] = streams
-        while self._order and self._order[0] in self._waiting:
-            self._print(self._waiting.pop(self._order.popleft()))
-
-    def end(self) -> None:
-        """No other run ends: print the outputs that wait for runs which were not made."""
-        for number in sorted(self._waiting):
-            self._print(self._waiting.pop(number))
-
-    def _print(self, streams: tuple[File, File] | None) -> None:
-        for stream, output in zip((sys.stdout, sys.stderr), streams or (), strict=False):
-            if output.content:
-                stream.buffer.write(output.content)
-                stream.buffer.flush()
 
 
 @contextmanager
