@@ -235,34 +235,25 @@ def test_the_end_of_an_entry_that_never_ran_is_reported_and_no_end_is_repeated(q
     assert len((queue.stage.folder / "mail").read_text().splitlines()) == 1
 
 
-def test_an_entry_over_its_limit_ends_and_says_so(queue: Queue) -> None:
-    queue.keep()
-    number = queue.add(APP, 1, 600, "--limit", "2s")
-    queue.until("failed", number)
-    assert queue.entries()[number]["reason"] == "it was over its limit of 2 s"
-    until(lambda: not masters(queue), "the end of its master")
-
-
-def test_a_sweep_that_fails_says_which_run_failed_and_how(queue: Queue) -> None:
-    study = study_in(queue.stage.folder)
-    (queue.stage.folder / "work.sh").write_text("echo square=$(($1*$1)); [ $1 -ne 3 ]\n")
-    queue.keep()
-    number = queue.add(study)
-    queue.until("failed", number)
-    assert queue.entries()[number]["reason"].startswith("exit code 1: failed: n=3: it ended with exit code 1")
-    assert "1,1\n2,4\n" in queue.read(number, "study.sweep/results.csv")
-
-
-def test_a_sweep_that_is_cancelled_has_a_table_of_what_was_done(queue: Queue) -> None:
-    study = study_in(queue.stage.folder)
-    (queue.stage.folder / "work.sh").write_text("echo square=$(($1*$1)); [ $1 -lt 3 ] || sleep 600\n")
-    number = queue.add(study)
-    queue.keep()
-    table = queue.path / f"{number:04d}.run" / "study.sweep"
+def test_an_entry_that_fails_is_cancelled_or_over_its_limit_says_so_and_keeps_what_was_done(queue: Queue) -> None:
+    study, line = study_in(queue.stage.folder), "echo square=$(($1*$1)); "
+    (queue.stage.folder / "work.sh").write_text(line + "[ $1 -ne 3 ]\n")
+    failing = queue.add(study)
+    (queue.stage.folder / "work.sh").write_text(line + "[ $1 -lt 3 ] || sleep 600\n")
+    hanging = queue.add(study)
+    queue.keep(max_slaves=4)
+    queue.until("failed", failing)
+    assert queue.entries()[failing]["reason"].startswith("exit code 1: failed: n=3: it ended with exit code 1")
+    table = queue.path / f"{hanging:04d}.run" / "study.sweep"
     until(lambda: len(ended_in(table / "run.db")) >= 2, "two rows")
-    queue.call("cancel", number)
-    queue.until("cancelled", number)
-    assert "1,1\n2,4\n" in queue.read(number, "study.sweep/results.csv")
+    queue.call("cancel", hanging)
+    limited = queue.add(APP, 1, 600, "--limit", "2s")
+    queue.until("cancelled", hanging)
+    for number in failing, hanging:
+        assert "1,1\n2,4\n" in queue.read(number, "study.sweep/results.csv")
+    queue.until("failed", limited)
+    assert queue.entries()[limited]["reason"] == "it was over its limit of 2 s"
+    until(lambda: not masters(queue), "the end of all masters")
 
 
 def ended_in(database: Path) -> list[Any]:

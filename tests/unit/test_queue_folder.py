@@ -15,11 +15,12 @@ from msgspec.structs import replace
 
 from mwpy import UsageError
 from mwpy._queue.entry import Asked, Run, State, Turn
-from mwpy._queue.folder import LIVES_S, Announced, Decision, Folder, Request, Work, beat, store
+from mwpy._queue.folder import LIVES_S, Announced, Decision, Folder, Work, beat, store
 from mwpy._queue.service import locked, loop
-from mwpy._queue.submission import seconds_of, submit, timed
+from mwpy._queue.submission import submit, timed
 from mwpy._system import clock
 from mwpy._system.locks import FileLock, LockHeld
+from mwpy.cli.queue import parse
 
 ASKED = Asked("app", ["app.py"], "python")
 
@@ -193,18 +194,13 @@ def test_requests_are_added_up_and_an_ended_entry_takes_none(folder: Folder, add
 
 
 def test_an_entry_is_found_by_its_number_and_by_its_name(folder: Folder, added: Path, script: Path) -> None:
-    second = submit(folder, replace(ASKED, words=[str(script)], name="big"), [])
-    for text in ("2", "0002", "big"):
-        assert folder.entry(text).path == second.path
+    """A name is that of the only entry that has not ended, or of the last one. A number counts before a name."""
+    second = submit(folder, replace(ASKED, words=[str(script)]), [])
+    third = submit(folder, replace(ASKED, words=[str(script)], name="2"), [])
+    for text, path in ("2", second.path), ("0002", second.path), ("3", third.path):
+        assert folder.entry(text).path == path
     with pytest.raises(UsageError, match="there is no entry 7"):
         folder.entry("7")
-    assert folder.entry("app").path == added
-    submit(folder, replace(ASKED, words=[str(script)], name="2"), [])
-    assert folder.entry("2").path == second.path, "a number counts before a name"
-
-
-def test_a_name_is_that_of_the_only_entry_that_has_not_ended(folder: Folder, added: Path, script: Path) -> None:
-    second = submit(folder, replace(ASKED, words=[str(script)]), [])
     with pytest.raises(UsageError, match=r"several entries have the name app: give the number of one of them \(1, 2\)"):
         folder.entry("app")
     decide(folder, _1=Turn(State.RUNNING), _2=Turn(State.REFUSED))
@@ -234,25 +230,12 @@ def test_workers_and_machines_live_as_long_as_they_say_so(folder: Folder) -> Non
     assert folder.workers(now) != {}
 
 
-def test_what_happens_to_an_entry_is_said_by_its_worker_and_else_by_the_keeper(folder: Folder, added: Path) -> None:
-    (entry,) = folder.entries()
-    assert folder.state_of(entry, folder.decision()) == (State.WAITING, "no keeper has seen it yet")
-    decide(folder, _1=Turn(State.RUNNING))
-    assert folder.state_of(entry, folder.decision()) == (State.WAITING, "starts")
-    added.with_name("0001.run").mkdir()
-    store(added.with_name("0001.run") / "state.json", Run(State.FAILED, "exit code 1"))
-    (entry,) = folder.entries()
-    assert folder.state_of(entry, folder.decision()) == (State.FAILED, "exit code 1")
-    described = folder.described(entry, folder.decision())
-    assert (described["state"], described["words"]) == ("failed", ["app.py", "7"])
-    json.dumps(described)
-
-
 def test_times_and_limits_are_read_or_refused() -> None:
-    assert [seconds_of(text) for text in ("90s", "1.5min", "2h", "1d")] == [90, 90, 7200, 86400]
+    add = ["add", "queue", "app.py", "--limit"]
+    assert [parse([*add, text]).limit for text in ("90s", "1.5min", "2h", "1d")] == [90, 90, 7200, 86400]
     for text in ("9", "0s", "-1h", "2 hours", ""):
-        with pytest.raises(ValueError, match="write a time as 90s"):
-            seconds_of(text)
+        with pytest.raises(UsageError, match="write a time as 90s"):
+            parse([*add[:-1], f"--limit={text}"])
     assert timed(ASKED, "02:00 daily").daily == "02:00"
     assert timed(ASKED, "2026-12-24 18:00").at > 0
     for text in ("25:00", "02:00 weekly", "2026-12-24 18:00 daily", "daily", ""):
@@ -336,23 +319,3 @@ def test_a_keeper_waits_for_one_on_another_host_whose_lock_it_may_not_see(
     lock.touch()
     assert path.stat().st_mtime_ns > 0
     lock.release()
-
-
-def test_what_is_asked_for_survives_unknown_keys(folder: Folder, added: Path) -> None:
-    """A newer mwpy may write more."""
-    found = json.loads((added / "entry.json").read_text())
-    (added / "entry.json").write_text(json.dumps({**found, "colour": "blue"}))
-    assert fault(folder) == ""
-    assert Request() == Request(cancelled=False, priority=None)
-
-
-def test_an_end_is_final_and_its_files_are_not_read_again(folder: Folder, added: Path) -> None:
-    added.with_name("0001.run").mkdir()
-    store(added.with_name("0001.run") / "state.json", Run(State.DONE))
-    first = folder.entries()
-    (added / "entry.json").write_text("damaged")
-    assert folder.entries() == first
-    assert folder.entries()[0].fault == ""
-    shutil.rmtree(added)
-    shutil.rmtree(added.with_name("0001.run"))
-    assert folder.entries() == []

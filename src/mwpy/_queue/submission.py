@@ -19,25 +19,11 @@ from mwpy._queue.order import last_time, next_time
 from mwpy._system import clock, process
 from mwpy._values.errors import MwpyError, UsageError
 
-UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400}
-
 GIT_S = 60.0
 """How long a command of git may take, in seconds."""
 
 OF_THE_QUEUE = ("with", "max", "slaves", "oversee", "http", "client")
 """Settings of a study that say where its runs are made, which the queue decides."""
-
-
-def seconds_of(text: str) -> float:
-    """Read a time such as `90s`, `30min`, `2h` or `1d`.
-
-    Raises:
-        ValueError: it is none.
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|h|d)", text)
-    if found is None or float(found[1]) <= 0:
-        raise ValueError(f"{text!r}: write a time as 90s, 30min, 2h or 1d")
-    return float(found[1]) * UNITS_S[found[2]]
 
 
 def timed(asked: Asked, at: str) -> Asked:

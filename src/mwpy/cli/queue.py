@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ from typing import Any, get_args
 from mwpy._queue.entry import ENDED, Asked, Priority, State
 from mwpy._queue.folder import Folder
 from mwpy._queue.order import Rules
-from mwpy._queue.submission import seconds_of, submit, timed
+from mwpy._queue.submission import submit, timed
 from mwpy._system import clock
 from mwpy._values.errors import ExitCode, UsageError
 from mwpy._values.options import BATCH_SYSTEMS
@@ -47,6 +48,8 @@ COMMANDS = {
     "work": "Run the entries of this user, as the keeper of the queue decides.",
 }
 """What can be done with a queue, beside keeping it."""
+
+UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 
 INTERVAL = "how often it looks; default 0.5"
 
@@ -153,10 +156,10 @@ def _parser_of(what: str) -> Parser:
 
 
 def _seconds(text: str) -> float:
-    try:
-        return seconds_of(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|h|d)", text)
+    if found is None or float(found[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: write a time as 90s, 30min, 2h or 1d")
+    return float(found[1]) * UNITS_S[found[2]]
 
 
 def _add(parsed: argparse.Namespace) -> int:
