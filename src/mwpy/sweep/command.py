@@ -15,6 +15,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from glob import escape, glob, has_magic
 from mmap import PROT_READ, mmap
 from pathlib import Path, PurePath
@@ -414,15 +415,10 @@ class _Attempt:
     def _place(self) -> None:
         """Put the files into the folder that the program needs."""
         for name, source in {**self.options.inputs, **self.files}.items():
-            self._path(name).parent.mkdir(parents=True, exist_ok=True)
-            place(for_this_machine(source), self._path(name))
+            place(for_this_machine(source), self.folder / name)
         for name, template in self.options.templates.items():
-            self._path(name).parent.mkdir(parents=True, exist_ok=True)
             text = template.filled(self.values).encode(errors="surrogateescape")
-            place(File(self._path(name).name, text), self._path(name))
-
-    def _path(self, name: str) -> Path:
-        return self.folder / name
+            place(File(name, text), self.folder / name)
 
     def _command(self) -> list[str]:
         if self.options.door:
@@ -504,23 +500,16 @@ class _Followed:
             mwpy.report(**grown)
 
     def ends(self) -> dict[str, tuple[int, bytes]]:
-        """Return the size of each file and its last bytes."""
-        return {name: self._end_of(name) for name in self._names}
+        """Return the size of each file and its last bytes; nothing if it does not exist."""
+        found = dict.fromkeys(self._names, (0, b""))
+        for name in self._names:
+            with suppress(OSError), self._opened(name) as file:
+                size, most = os.fstat(file.fileno()).st_size, MAX_FOLLOWED_BYTES // len(self._names)
+                found[name] = size, os.pread(file.fileno(), most, max(0, size - most))
+        return found
 
-    def _end_of(self, name: str) -> tuple[int, bytes]:
-        """Return the size of a file and its last bytes; nothing if it does not exist."""
-        most = MAX_FOLLOWED_BYTES // len(self._names)
-        if name in self._streams:
-            descriptor = self._streams[name].fileno()
-            size = os.fstat(descriptor).st_size
-            return size, os.pread(descriptor, most, max(0, size - most))
-        try:
-            with (self._folder / name).open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - most))
-                return size, file.read(most)
-        except OSError:
-            return 0, b""
+    def _opened(self, name: str) -> AbstractContextManager[IO[bytes]]:
+        return nullcontext(self._streams[name]) if name in self._streams else (self._folder / name).open("rb")
 
 
 def _read(stream: IO[bytes], name: str) -> File:

@@ -108,6 +108,7 @@ def place(file: File, path: Path) -> None:
         OSError: it cannot be written.
     """
     if not _is_at(path, file):
+        path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name}.{node()}.{os.getpid()}")
         file.save(unfinished)
         unfinished.replace(path)

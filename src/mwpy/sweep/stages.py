@@ -316,14 +316,11 @@ class Row:
     """Whether all of its runs were made at an earlier start."""
     streams: tuple[File, File] | None = None
     archives: dict[str, File] = Factory(dict)
-    """The folders of runs, by the name of their stage."""
+    """The folders of runs, by the name of their stage; empty if there is only one."""
 
-    def take(self, result: mwpy.Result[Ran], stage: str) -> None:
-        """Take over how a run has ended.
-
-        Args:
-            stage: the name of its stage; empty if there is only one.
-        """
+    def take(self, result: mwpy.Result[Ran], stages: Sequence[Stage]) -> None:
+        """Take over how a run has ended. The second part of its tag is the number of its stage."""
+        stage = stages[result.tag[1]].name if len(stages) > 1 else ""
         self.missing -= 1
         error = result.error
         if isinstance(error, mwpy.TaskCancelled):

@@ -354,11 +354,11 @@ class _Runs:
 
     def _take(self, result: mwpy.Result[Ran]) -> None:
         """Take over how a run has ended, and perhaps its row."""
-        number, stage = result.tag
+        number = result.tag[0]
         outcome, row = outcome_of(result), self.rows[number]
         if outcome is not None and result.finished >= self.began:
             self._show(number, (result.task_id, outcome.attempt), outcome.followed)
-        row.take(result, self.sweep.stages[stage].name if len(self.sweep.stages) > 1 else "")
+        row.take(result, self.sweep.stages)
         row.outputs.clear()  # they are in the run database
         if row.missing:
             return
@@ -535,8 +535,7 @@ def each_row(sweep: Sweep, known: Known, numbers: Sequence[int]) -> Iterator[Row
                 mw.loop()
                 for result in mw.results():
                     ended += 1
-                    number, stage = result.tag
-                    rows[number].take(result, sweep.stages[stage].name if count > 1 else "")
+                    rows[result.tag[0]].take(result, sweep.stages)
             yield from rows.values()
 
 
