@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mwpy import ExitCode, UsageError
+from mwpy._values.messagepack import to_plain
 from mwpy.cli._arguments import Parser, number, on_screen
 from mwpy.sweep.collect import opened
 from mwpy.sweep.compare import MAX_OUTPUTS, Comparison, Page, compare
@@ -33,14 +34,14 @@ def main(arguments: Sequence[str]) -> int:
     parsed = make_parser().parse_args(arguments)
     page = Page(parsed.pixels, MAX_OUTPUTS if parsed.html else 0)
     found = compare(opened(parsed.old), opened(parsed.new), parsed.tolerance, page)
-    print(json.dumps(found.to_dict()) if parsed.json else shown(found))
+    print(json.dumps(to_plain(found)) if parsed.json else shown(found))
     if parsed.html:
         html = page.html(f"{parsed.old} compared with {parsed.new}", counts(found), found.differences)
         try:
             parsed.html.write_text(html, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise UsageError(f"{parsed.html} cannot be written ({error.strerror}): give another --html") from error
-    return ExitCode.OK if found.is_same else 1
+    return 1 if found.changed or found.only_old or found.only_new else ExitCode.OK
 
 
 def make_parser() -> Parser:

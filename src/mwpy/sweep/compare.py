@@ -15,10 +15,9 @@ from itertools import zip_longest
 from math import isclose
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from attrs import Factory, define
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 import mwpy
@@ -56,16 +55,6 @@ class Comparison(Struct):
     only_old: int = 0
     only_new: int = 0
     differences: list[Difference] = field(default_factory=list)
-
-    @property
-    def is_same(self) -> bool:
-        """Whether both have the same rows with the same results and outputs."""
-        return not (self.changed or self.only_old or self.only_new)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        found: dict[str, Any] = to_builtins(self)
-        return found
 
 
 def compare(old: Sweep, new: Sweep, tolerance: float, page: Page) -> Comparison:
