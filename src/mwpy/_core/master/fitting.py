@@ -234,8 +234,6 @@ class Fitting:
     admission: Admission
     deadline: float | None = None
     """When to look again, on the core's clock; None if nothing waits."""
-    _tried: set[Needs] = Factory(set)
-    """The queues for which each agent was tried. Only agents that have changed since then are tried again."""
     _since: dict[Needs | None, float] = Factory(dict)
     """When a queue was sent something, or began to wait; None stands for all tasks without requirements."""
     _keepers: dict[Needs, ConnectedAgent] = Factory(dict)
@@ -257,7 +255,6 @@ class Fitting:
         """An agent said what it has under names about which it was asked, or what tasks of a former generation have."""
         if texts := {name: message.texts[name] for name in sorted(agent.asked & message.texts.keys())}:
             self.state.record(records.AgentOffered(agent.name, texts))
-            self.state.members.stirred[agent.name] = agent
         if message.taken is not None:
             self.state.members.take_former(agent, message.taken)
 
@@ -275,7 +272,7 @@ class Fitting:
         that have such tasks. The caller sends each of them some before it asks for the next."""
         requires, members = needs.requires, self.state.members
         assert requires is not None, "tasks without requirements have no places"
-        agents = members.stirred if needs in self._tried else members.agents
+        agents = {slave.agent.name: slave.agent for slave in members.idle.values()}
         able = [agent for agent in agents.values() if self.may_serve(agent, requires)]
         able.sort(key=lambda agent: _waste(agent, requires))
         wants_gpus = GPUS in dict(requires.amounts)
@@ -288,10 +285,9 @@ class Fitting:
                     yield slave
                 elif reason.why is Why.IN_USE and reason.text != USED_OTHER_GPUS:
                     break  # and so it is for the others
-        for slave in [slave for agent in able for slave in agent.slaves.values() if slave.sid in members.hungry]:
-            if slave.required == requires and why_not(members, slave, queue[0], now) is None:
+        for slave in [slave for slave in members.hungry.values() if slave.required == requires]:
+            if why_not(members, slave, queue[0], now) is None:
                 yield slave
-        self._tried.add(needs)
 
     def may_serve(self, agent: ConnectedAgent, requires: Requires) -> bool:
         """Whether an agent can run tasks that require this. If this depends on what it was not asked yet, ask it."""
@@ -344,12 +340,9 @@ class Fitting:
 
     def end(self, now: float) -> None:
         """A round is over. Look again soon, if tasks wait."""
-        fitted, members = self.state.jar.pending.fitted, self.state.members
-        self._tried &= fitted.keys()
-        members.stirred.clear()
+        fitted = self.state.jar.pending.fitted
         for needs in [each for each in self._keepers if each not in fitted or not self._is_kept(each)]:
-            agent = self._keepers.pop(needs)
-            members.stirred[agent.name] = agent
+            del self._keepers[needs]
         for needs in [each for each in self._since if each is not None and each not in fitted]:
             del self._since[needs]
         if not fitted:
@@ -376,7 +369,6 @@ class Fitting:
     def _look(self, now: float) -> None:
         """Decide about tasks that no agent can run, and about agents that can run no task."""
         pending, members = self.state.jar.pending, self.state.members
-        self._tried.clear()
         for needs in [each for each in self._unmet if each not in pending.fitted]:
             del self._unmet[needs]
         for needs, queue in [*pending.fitted.items()]:

@@ -332,8 +332,6 @@ class Members:
         """Slaves that may run tasks which were given to other slaves."""
         self.pool = Pool({})
         """The amounts that the whole run has."""
-        self.stirred: dict[str, ConnectedAgent] = {}
-        """The agents that may have room for other tasks with requirements than before, by name."""
         self.pace: dict[int, float] = {}
         """How long a task of each algorithm takes, in seconds, over all slaves."""
         self.excluded: dict[str, str] = {}
@@ -406,7 +404,6 @@ class Members:
             self.hungry.pop(slave.sid, None)
             self.given_back.pop(slave.sid, None)
             self.take_from(slave)
-            self.stirred[slave.agent.name] = slave.agent
             del slave.agent.slaves[slave.number]
 
     def give(self, slave: ConnectedSlave, requires: Requires, given: Given) -> None:
@@ -423,7 +420,6 @@ class Members:
                 agent.pool.take(given.amounts, sign)
                 self.pool.take(given.amounts, sign)
         agent.former = taken
-        self.stirred[agent.name] = agent
 
     def take_from(self, slave: ConnectedSlave) -> None:
         """A slave has no tasks any more, or is gone: others may have what it was given."""
@@ -455,7 +451,6 @@ class Members:
         agent = self.agents[record.agent]
         if isinstance(record, records.AgentBack):
             agent.change(AgentEvent.COME_BACK)
-            self.stirred[agent.name] = agent
             agent.address = record.address
             del self.away[agent.name]
         else:
@@ -471,7 +466,6 @@ class Members:
         self.peers.pop(agent.peer, None)
         self.away.pop(name, None)
         self.slow.pop(name, None)
-        self.stirred.pop(name, None)
 
     def _algorithm_refused(self, record: records.AlgorithmRefused) -> None:
         agent = self.agents[record.agent]

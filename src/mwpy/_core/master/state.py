@@ -512,8 +512,6 @@ class MasterState:
                 return
             if state is not SlaveState.SHUTTING_DOWN or not slave.is_replaced:
                 self.members.take_from(slave)
-        if state is not slave.state or slave.given is not None:
-            self.members.stirred[slave.agent.name] = slave.agent
         if state is not slave.state:
             self.record(records.SlaveChanged(slave.sid, state, slave.kind))
         if state is SlaveState.BUSY:

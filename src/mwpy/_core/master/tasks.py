@@ -147,15 +147,10 @@ class BlockedTasks:
         """Remove tasks."""
         return [*map(self._remove, numbers_in(tasks))]
 
-    def _get(self, task: int) -> Span:
-        span = self.tasks.get(task)
+    def _remove(self, task: int) -> Span:
+        span = self.tasks.pop(task, None)
         if span is None:
             raise InternalError(f"task {task} is not blocked")
-        return span
-
-    def _remove(self, task: int) -> Span:
-        span = self._get(task)
-        del self.tasks[task]
         del self.num_missing[task]
         span.algorithm.blocked -= 1
         self.ripe.pop(task, None)
@@ -167,7 +162,7 @@ class BlockedTasks:
     def unblock(self, tasks: Sequence[TaskRange]) -> list[Span]:
         """Remove tasks, and add the values to which they refer to their buffers."""
         for each in tasks:
-            span = self._get(each.first)
+            span = self.tasks[each.first]
             results = [self.results[number] for number in span.refers]
             names = [(task, self.results[task].names) for task in span.refers]
             more, shared = list[Buffer]([encode(names)]), dict[int, SharedObject]()
@@ -796,10 +791,9 @@ class Taskjar:
         new = [span for span in spans if not span.refers]
         self._move(new, _SUBMIT)
         self.pending.add(new)
-        if len(new) < len(spans):
-            blocked = [span for span in spans if span.refers]
-            self._move(blocked, _BLOCK)
-            self.blocked.add(blocked)
+        blocked = [span for span in spans if span.refers]
+        self._move(blocked, _BLOCK)
+        self.blocked.add(blocked)
         return spans
 
     def _unblocked(self, record: records.TasksUnblocked) -> list[Span]:
