@@ -30,21 +30,6 @@ def room(books: Books, slave: ConnectedSlave, fixed: int | None = None, algorith
     return dispatch.room(books.state.members, slave, algorithm, fixed)
 
 
-def test_the_pace_follows_three_tenths_of_each_change() -> None:
-    """5 microseconds are added to each compute time: 1.000005, then 1.000005 + 0.3 * (2.000005 - 1.000005)."""
-    first = dispatch.learn(None, 1.0)
-    assert first == pytest.approx(1.000005)
-    assert dispatch.learn(first, 2.0) == pytest.approx(1.300005)
-
-
-def test_the_pace_of_a_slave_itself_counts_before_that_of_all(books: Books, slave: ConnectedSlave) -> None:
-    books.state.members.pace[0] = 0.1
-    assert dispatch.pace_of(books.state.members, slave, 0) == 0.1
-    slave.pace[0] = 0.2
-    assert dispatch.pace_of(books.state.members, slave, 0) == 0.2
-    assert dispatch.pace_of(books.state.members, slave, 1) is None
-
-
 @pytest.mark.parametrize(
     ("pace", "held", "expected"),
     [
@@ -96,22 +81,6 @@ def test_a_fixed_group_is_sent_when_the_slave_holds_fewer_tasks(
     assert dispatch.is_full(books.state.members, slave, 5) == (not expected)
 
 
-def test_useful_slaves_are_one_for_each_task_that_can_go_elsewhere(books: Books) -> None:
-    """Three tasks are pending. One slave runs one task and can give back four others. Another slave runs one task."""
-    first, second, ordered = books.slave(), books.slave(), books.slave(SlaveKind.ORDERED)
-    books.give(first, 5)
-    books.give(second, 1)
-    books.give(ordered, 1)
-    books.submit(3)
-    members = books.state.members
-    assert dispatch.useful(members, 3, None) == 3 + (1 + 4) + 1
-    assert dispatch.useful(members, 3, 2) == 2 + 1 + 1  # groups of two: two messages, and nothing is taken back
-    first.gave_nothing_back = True
-    assert dispatch.useful(members, 3, None) == 3 + 1 + 1
-    first.gave_nothing_back, first.asked_back = False, True
-    assert dispatch.useful(members, 3, None) == 3 + (1 + 4) + 1
-
-
 def test_the_fullest_slave_gives_tasks_back(books: Books) -> None:
     """The slaves have 0.3 s, 0.5 s, 0.4 s and 0.9 s of work. The last slave was already asked."""
     slaves = [books.slave() for _ in range(4)]
@@ -129,15 +98,6 @@ def test_little_work_is_taken_back_only_from_a_slave_that_is_silent(books: Books
     slave.last_heard = 7.0
     assert dispatch.fullest(books.state.members, 7.05) == (None, 7.1)
     assert dispatch.fullest(books.state.members, 7.1) == (slave, None)
-
-
-def test_the_earliest_silence_decides_when_to_look_again(books: Books) -> None:
-    for heard in (3.0, 2.0, 4.0):
-        slave = books.slave()
-        slave.pace[0] = 0.001
-        books.give(slave, 2)
-        slave.last_heard = heard
-    assert dispatch.fullest(books.state.members, 2.0) == (None, 2.1)
 
 
 def test_nothing_is_taken_back_from_a_slave_with_one_task_or_with_addressed_ones(books: Books) -> None:

@@ -8,12 +8,7 @@ from tests.spans import MAX, spans_in
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.spans import Span
-from mwpy._core.master.state import (
-    Actions,
-    CancelTasks,
-    Running,
-    Vanished,
-)
+from mwpy._core.master.state import Actions, CancelTasks, Running, Vanished
 from mwpy._values import messages
 from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled

@@ -51,67 +51,27 @@ def each(pieces: Sequence[Piece] | deque[Piece]) -> list[Task]:
     return [(piece.first + at, piece.attempt, place) for piece in pieces for at, place in enumerate(piece.places)]
 
 
-def ids(pieces: Sequence[Piece] | deque[Piece]) -> list[list[int]]:
-    """Return the ids in each piece."""
-    return [list(range(piece.first, piece.first + piece.count)) for piece in pieces]
+SHAPES = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 2), st.integers(0, 2)), max_size=6)
+"""The count and the attempt of each span, and the gap before it."""
 
 
-def scattered(shapes: list[tuple[int, int, int]], random: Random) -> tuple[list[tuple[int, int, int]], int]:
-    """Make spans that do not overlap, in any order. A shape is a count, an attempt, and the gap before the span.
-
-    Returns:
-        The spans, and the id behind all of them.
-    """
-    spans: list[tuple[int, int, int]] = []
+def scattered(shapes: list[Task], random: Random) -> list[Task]:
+    """Make spans that do not overlap, in any order: the first id, the count and the attempt of each."""
+    spans: list[Task] = []
     end = 1
     for count, attempt, gap in shapes:
         spans.append((end + gap, count, attempt))
         end += gap + count
     random.shuffle(spans)
-    return spans, end
+    return spans
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 5), st.integers(1, 2), st.integers(0, 2)), max_size=6), st.randoms(), st.data()
-)
-def test_taking_spans_is_the_same_as_taking_task_by_task(
-    shapes: list[tuple[int, int, int]], random: Random, data: st.DataObject
-) -> None:
-    """It can be done many times: it does not lose, double, reorder or change a task, and no piece is empty."""
-    spans, end = scattered(shapes, random)
-    held = hold(*spans)
-    for _ in range(3):
-        asked = st.tuples(st.integers(-1, end + 1), st.integers(0, end + 2), st.integers(0, 2))
-        first, count, attempt = data.draw(asked)
-        before = each(held)
-        wanted = [task for task in before if first <= task[0] < first + count and task[1] == attempt]
-        taken = take(held, [(first, count, attempt)])
-        assert each(taken) == wanted
-        assert each(held) == [task for task in before if task not in wanted]
-        assert all(piece.count for piece in [*taken, *held])
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 5), st.integers(0, 2)), max_size=6),
-    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4))),
-    st.randoms(),
-)
+@given(SHAPES, st.lists(st.tuples(st.integers(1, 4), st.integers(1, 1), st.integers(0, 3))), st.randoms())
 def test_tasks_with_certain_ids_are_taken_out_wherever_they_are(
-    shapes: list[tuple[int, int]], gaps: list[tuple[int, int]], random: Random
+    shapes: list[Task], ranges_of: list[Task], random: Random
 ) -> None:
     """The order of spans and ranges does not matter. No task is lost, doubled, reordered or changed."""
-    spans: list[tuple[int, int, int]] = []
-    end = 1
-    for count, gap in shapes:
-        spans.append((end + gap, count, 1))
-        end += gap + count
-    ranges: list[tuple[int, int]] = []
-    end = 1
-    for gap, count in gaps:
-        ranges.append((end + gap, count))
-        end += gap + count
-    random.shuffle(spans)
-    random.shuffle(ranges)
+    spans, ranges = scattered(shapes, random), [each[:2] for each in scattered(ranges_of, random)]
     wanted = {first + at for first, count in ranges for at in range(count)}
     held = hold(*spans)
     before = each(held)
@@ -123,16 +83,12 @@ def test_tasks_with_certain_ids_are_taken_out_wherever_they_are(
     assert all(piece.count for piece in [*taken, *held])
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 5), st.integers(1, 2), st.integers(0, 2)), max_size=6),
-    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(0, 3)), max_size=6),
-    st.randoms(),
-)
+@given(SHAPES, st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(0, 3)), max_size=6), st.randoms())
 def test_taking_several_ranges_takes_each_of_their_tasks_and_says_where_it_was_named(
-    shapes: list[tuple[int, int, int]], ranges: list[tuple[int, int, int]], random: Random
+    shapes: list[Task], ranges: list[Task], random: Random
 ) -> None:
     """The ranges are in any order, and are held in parts or not at all."""
-    (spans, _), (named, _) = scattered(shapes, random), scattered(ranges, random)
+    spans, named = scattered(shapes, random), scattered(ranges, random)
     held = hold(*spans)
     before = each(held)
     places = [(first + at, attempt) for first, count, attempt in named for at in range(count)]

@@ -182,11 +182,7 @@ def test_every_use_after_the_end_raises_an_error_at_once(access: Access) -> None
 
 
 def _results(
-    io: _Io,
-    inbox: Inbox,
-    items: Iterator[Any],
-    ordered: bool = False,
-    values: bool = False,
+    io: _Io, inbox: Inbox, items: Iterator[Any], ordered: bool = False, values: bool = False
 ) -> Generator[Any, None, None]:
     source = MapItems(items, lambda item: (TERMS, (item,), {}))
     return MapRun(inbox.access, inbox, calls_of(inbox), source, ordered, values).start()

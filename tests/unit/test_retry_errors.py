@@ -11,14 +11,7 @@ import pytest
 
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.submission import Calls
-from mwpy._transport.codec import (
-    MAX_CONDITION_BYTES,
-    Codec,
-    extras_of,
-    loads_call,
-    loads_condition,
-    with_extras,
-)
+from mwpy._transport.codec import MAX_CONDITION_BYTES, Codec, extras_of, loads_call, loads_condition, with_extras
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.errors import ArgumentNotPicklable, UsageError
 from mwpy._values.messagepack import decode

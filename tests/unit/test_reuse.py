@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
 from attrs import define, field
 from msgspec.structs import replace
 from tests.spans import ids_of
@@ -16,12 +17,7 @@ from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterSettings
 from mwpy._values import records
 from mwpy._values.bounds import SlaveId, TaskId
-from mwpy._values.earlier import (
-    EarlierAlgorithm,
-    EarlierAnswers,
-    EarlierSent,
-    EarlierTasks,
-)
+from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierSent, EarlierTasks
 from mwpy._values.groups import ARGUMENTS, PackedCalls
 from mwpy._values.messagepack import encode
 from mwpy._values.messages import AlgorithmDefinition, Results
@@ -94,9 +90,13 @@ class File:
         results = Results(1, [*tasks], [1] * count, [2] * count, seconds, [*failed])
         self.reuse.apply(EarlierAnswers(generation, row, SlaveId("SLAVE-4"), "old host", 77.0, results))
 
-    def sent(self, generation: int, first: int, count: int, *, may_have_run: bool = True) -> None:
-        """Tasks of it that must not run twice were sent to a slave, or came back before they started."""
-        self.reuse.apply(EarlierSent(generation, first, count, "" if may_have_run else None))
+    def sent(self, generation: int, first: int, count: int) -> None:
+        """Tasks of it that must not run twice were sent to a slave."""
+        self.reuse.apply(EarlierSent(generation, first, count, ""))
+
+    def came_back(self, generation: int, first: int, count: int) -> None:
+        """They came back before they started."""
+        self.reuse.apply(EarlierSent(generation, first, count, None))
 
     def used_up(self, generation: int, first: int, count: int, reason: str) -> None:
         """Tasks of it lost all attempts that their policy allows."""
@@ -178,18 +178,6 @@ def test_tasks_that_were_answered_at_once_are_recorded_first_and_keep_their_posi
     assert file.submit([7, 7, 8]) == []
     results = file.core.take_actions().results
     assert [each.value for each in results] == ["value 0 of row 6", "value 0 of row 5", "value 1 of row 6"]
-
-
-def test_a_later_answer_replaces_an_earlier_one() -> None:
-    file = File()
-    file.generation(1, [7])
-    file.answer(1, 5, [1], failed=[0])
-    file.generation(2, [7])
-    file.answer(2, 6, [1])
-    file.reuse.begin()
-    assert file.submit([7]) == []
-    [result] = file.core.take_actions().results
-    assert result.value == "value 0 of row 6"
 
 
 def test_answers_of_other_code_are_not_used_and_one_notice_says_what_changed() -> None:
@@ -392,63 +380,6 @@ def test_a_task_whose_arguments_are_too_large_is_answered_from_the_file_all_the_
     assert [each.ok for each in actions.results] == [True, False]
 
 
-def test_a_task_that_came_back_before_it_started_runs() -> None:
-    file = File()
-    file.generation(1, [1, 2])
-    file.sent(1, 1, 2)
-    file.sent(1, 2, 1, may_have_run=False)
-    file.reuse.begin()
-    assert file.submit([1, 2], policy=ONCE) == [2]
-
-
-def test_a_task_that_must_not_run_twice_runs_if_no_former_generation_sent_it() -> None:
-    file = File()
-    file.generation(1, [1, 2])
-    file.answer(1, 5, [1])
-    file.reuse.begin()
-    assert file.submit([2, 3], policy=ONCE) == [1, 2]
-
-
-def test_a_task_that_may_run_twice_now_runs_although_it_was_sent() -> None:
-    file = File()
-    file.generation(1, [1, 2])
-    file.sent(1, 1, 1)
-    file.reuse.begin()
-    assert file.submit([1]) == [1]
-
-
-def test_an_answer_counts_although_the_attempts_of_its_task_were_used_up_before() -> None:
-    file = File()
-    file.generation(1, [1])
-    file.used_up(1, 1, 1, "it ran longer than 1 s")
-    file.generation(2, [1])
-    file.answer(2, 5, [1])
-    file.reuse.begin()
-    assert file.submit([1]) == []
-    assert [result.ok for result in file.core.take_actions().results] == [True]
-
-
-def test_used_up_attempts_of_unknown_code_forbid_nothing() -> None:
-    file = File()
-    file.generation(1, [1], code="")
-    file.used_up(1, 1, 1, "it ran longer than 1 s")
-    file.reuse.begin()
-    assert file.submit([1]) == [1]
-
-
-def test_an_answer_counts_although_the_task_was_sent_later_once_more() -> None:
-    """A user ran a failed task again, and the master was killed meanwhile."""
-    file = File()
-    file.generation(1, [1])
-    file.sent(1, 1, 1)
-    file.answer(1, 5, [1], failed=[0])
-    file.generation(2, [1])
-    file.sent(2, 1, 1)
-    file.reuse.begin()
-    assert file.submit([1], policy=ONCE) == []
-    assert [each.task_id for each in file.core.take_actions().results] == [1]
-
-
 def test_tasks_without_a_key_are_not_taken_for_others_that_were_sent() -> None:
     file = File()
     file.generation(1, [1])
@@ -459,9 +390,50 @@ def test_tasks_without_a_key_are_not_taken_for_others_that_were_sent() -> None:
     assert file.notices() == []
 
 
-def test_a_task_of_unknown_code_that_was_sent_runs_again() -> None:
+LONG = "it ran longer than 1 s"
+
+
+@pytest.mark.parametrize(
+    ("before", "arguments", "policy", "runs", "rows"),
+    [
+        ([("generation", 1, [1, 2]), ("sent", 1, 1, 2), ("came_back", 1, 2, 1)], [1, 2], ONCE, [2], []),
+        ([("generation", 1, [1, 2]), ("answer", 1, 5, [1])], [2, 3], ONCE, [1, 2], []),
+        ([("generation", 1, [1, 2]), ("sent", 1, 1, 1)], [1], DEFAULT_POLICY, [1], []),
+        ([("generation", 1, [1], "square", ""), ("sent", 1, 1, 1)], [1], ONCE, [1], []),
+        ([("generation", 1, [1], "square", ""), ("used_up", 1, 1, 1, LONG)], [1], DEFAULT_POLICY, [1], []),
+        (
+            [("generation", 1, [1]), ("used_up", 1, 1, 1, LONG), ("generation", 2, [1]), ("answer", 2, 5, [1])],
+            *([1], DEFAULT_POLICY, [], [5]),
+        ),
+        (
+            [("generation", 1, [1]), ("answer", 1, 5, [1], [0]), ("generation", 2, [1]), ("sent", 2, 1, 1)],
+            *([1], ONCE, [], [5]),
+        ),
+        (
+            [("generation", 1, [7]), ("answer", 1, 5, [1], [0]), ("generation", 2, [7]), ("answer", 2, 6, [1])],
+            *([7], DEFAULT_POLICY, [], [6]),
+        ),
+    ],
+    ids=[
+        "it came back before it started",
+        "no former generation sent it",
+        "it may run twice now",
+        "it was sent, of unknown code",
+        "its attempts were used up, of unknown code",
+        "it was answered after its attempts were used up",
+        "it was sent once more after it was answered",
+        "it was answered twice",
+    ],
+)
+def test_a_task_runs_unless_it_has_an_answer_or_must_not_run_twice(
+    before: list[tuple[Any, ...]], arguments: list[int], policy: TaskPolicy, runs: list[int], rows: list[int]
+) -> None:
+    """The last answer counts, also a failure."""
     file = File()
-    file.generation(1, [1], code="")
-    file.sent(1, 1, 1)
+    for name, *details in before:
+        getattr(file, name)(*details)
     file.reuse.begin()
-    assert file.submit([1], _defined(code=""), policy=ONCE) == [1]
+    assert file.submit(arguments, policy=policy) == runs
+    taken = file.core.take_actions().records
+    reused = [tasks for record in taken if isinstance(record, records.ResultsReused) for tasks in record.tasks]
+    assert [row for tasks in reused for row in tasks.rows] == rows

@@ -12,13 +12,7 @@ from tests.spans import held_by, ids_of
 from tests.unit.test_reuse import CODE, File
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.state import (
-    Actions,
-    Received,
-    Stored,
-    Stranger,
-    Waiting,
-)
+from mwpy._core.master.state import Actions, Received, Stored, Stranger, Waiting
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
@@ -194,11 +188,7 @@ def test_equal_calls_are_answered_by_their_position(master: Successor) -> None:
     ("message", "frames", "fault"),
     [
         (handover([1], attempts=[0])[0], [groups.payload(1, [b"\1"])], "an attempt that no task can have"),
-        (
-            handover([1], attempts=[1 << 31])[0],
-            [groups.payload(1, [b"\1"])],
-            "malformed Handover: Expected `int` <=",
-        ),
+        (handover([1], attempts=[1 << 31])[0], [groups.payload(1, [b"\1"])], "malformed Handover: Expected `int` <="),
         (handover([1], counts=[0])[0], [groups.payload(0, [])], "malformed Handover: Expected `int` >= 1"),
         (handover([1])[0], [], "0 payload frames, but 1 are expected"),
         (handover([1])[0], [groups.payload(2, [b"\1", b"\1"])], "not a list of 1 entries"),
@@ -240,11 +230,7 @@ RUNNING, NOT_STARTED, LOST = messages.FormerFate
 
 
 def tell(
-    master: Successor,
-    fate: messages.FormerFate,
-    *tasks: int,
-    peer: bytes = b"a",
-    generation: str = "first",
+    master: Successor, fate: messages.FormerFate, *tasks: int, peer: bytes = b"a", generation: str = "first"
 ) -> None:
     """An agent says how far tasks are of a former generation; without tasks, that this is all."""
     master.receive(messages.FormerTasks(generation, fate, [*tasks], [1] * len(tasks)), peer)
