@@ -190,8 +190,8 @@ class SshDesk(Desk):
         (self.folder / "hosts").write_text(text)
 
     def queue(self) -> list[dict[str, str]]:
-        shown = self.mwpy("oversee", self.resource, "--with", "ssh", *self.options, "--once", "--dry-run", "--json")
-        assert shown.end() == 0, shown.out
+        shown = self.oversee("--dry-run", "--json")
+        shown.end()  # it fails if there is no resource file
         [found] = json.loads(shown.out)["computations"]
         return [{"id": state} for state, count in found["jobs"].items() for _ in range(count)]
 

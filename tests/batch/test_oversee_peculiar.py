@@ -255,7 +255,7 @@ def test_no_job_is_submitted_to_a_host_that_the_master_has_excluded(ssh_desk: Ss
 def test_a_host_that_does_not_answer_is_reported_and_hides_no_other(ssh_desk: SshDesk) -> None:
     """The overseer and the doctor use the other hosts. The doctor starts a process on each."""
     desk = ssh_desk
-    desk.hosts("node1 slots=2\nno-such-host\nnode2 slots=2\n")
+    desk.hosts("node1 slots=3\nno-such-host\nnode2 slots=3\n")
     desk.master()
     desk.order("tasks 3 never")
     overseer = desk.oversee()
