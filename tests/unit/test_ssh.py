@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from mwpy._batch import BatchUnavailable, Launch, _host
 from mwpy._batch.local import Local
 from mwpy._batch.ssh import HostLine, Ssh, _Host, read_hosts
 from mwpy._values.errors import UsageError
-from mwpy._values.jobs import Job, JobState
+from mwpy._values.jobs import End, Job, JobState
 
 
 def test_a_hosts_file_names_hosts_with_slots_and_interpreters(tmp_path: Path) -> None:
@@ -130,3 +131,19 @@ def test_a_removed_job_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatc
     assert outcome is not None
     assert (outcome.description, outcome.exit_code) == ("removed", None)
     assert not [path for path in Path("/proc").glob("[0-9]*") if f"MWPY_JOB={job}" in _host._read(str(path), "environ")]
+
+
+def test_a_job_is_alive_while_its_program_runs_even_if_its_shell_was_killed(tmp_path: Path) -> None:
+    """The program may have changed `MWPY_JOB`."""
+    local = Local(tmp_path / "jobs")
+    (tmp_path / "jobs").mkdir()
+    job = local.start(["/bin/sh", "-c", "unset MWPY_JOB; exec sleep 60"], "m", str(tmp_path))
+    group = int((tmp_path / "jobs" / job / "pid").read_text())
+    os.kill(group, signal.SIGKILL)
+    assert [each.job_id for each in local.jobs()] == [job]
+    os.killpg(group, signal.SIGKILL)
+    while local.jobs():
+        time.sleep(0.05)
+    outcome = local.outcome(job)
+    assert outcome is not None
+    assert outcome.end is End.LOST

@@ -3,7 +3,8 @@ source to a host with each call, where the host's own Python runs it.
 
 It needs Linux and Python 3.7, and nothing installed. A job is a folder, which outlives the process that started it. A
 shell stays with the agent and writes its exit code into the folder. A job is alive while a process of the shell's group
-has the job's id in its environment. So a process number that is used again causes no mistake.
+has the job's id in its environment, in a variable of its own, because a job may change `MWPY_JOB`. So a process number
+that is used again causes no mistake.
 
 A host that is reached by ssh has everything in `~/.mwpy-ssh`, which only the user can read: `apps/DIGEST/NAME` are
 copied applications, and `jobs/HOST/` has the jobs. HOST is the name in the hosts file, because several hosts may share
@@ -26,6 +27,9 @@ from typing import IO, Any
 
 RESOURCE, APPLICATION = "<resource file>", "<application>"
 """What is in a command instead of the paths of these files on the machine."""
+
+MARK = "MWPY_JOB_PROCESS"
+"""The variable of the processes of a job."""
 
 ANSWER = "MWPY-ANSWER "
 """The start of the line with the answer; a login shell may print other lines."""
@@ -92,7 +96,7 @@ def _is_alive(place: str) -> bool:
     pid = _read(place, "pid").strip()
     if not pid or _read(place, "exit"):
         return False
-    mine = "MWPY_JOB=" + os.path.basename(place)
+    mine = MARK + "=" + os.path.basename(place)
     return any(mine in _read("/proc/" + each, "environ").split("\0") for each in _group(pid))
 
 
@@ -188,7 +192,7 @@ def start(
             stdout=out,
             stderr=err,
             cwd=cwd,
-            env=dict(os.environ, MWPY_JOB=os.path.basename(place)),
+            env={**os.environ, "MWPY_JOB": os.path.basename(place), MARK: os.path.basename(place)},
             start_new_session=True,
         )
     while shell.poll() is None and not _is_alive(place):
