@@ -433,9 +433,6 @@ def test_a_job_leaves_after_its_task_when_its_machine_may_have_fewer_jobs() -> N
     assert "lets 1 job leave after their tasks, because their machines may have fewer jobs now: 1.0" in said(actions)
 
 
-# ---- superfluous jobs ---------------------------------------------------------------------------------------
-
-
 # ---- the end, and a master that is gone ---------------------------------------------------------------------
 
 
@@ -725,18 +722,6 @@ def test_useless_jobs_give_up_their_places_when_these_are_needed() -> None:
     assert "A: removes 2 jobs, held or not connected, because B needs places: 1.0, 1.1" in said(actions)
     desk.gone("1.0", "1.1")
     assert desk.look().submit == [Submit("b", 2)]
-
-
-def test_a_held_job_gives_up_its_place_before_one_that_runs_and_never_connects() -> None:
-    desk = Desk(max_jobs=3)
-    desk.watch("a", slaves_needed=0, priority=1, connected_jobs={"1.2": 1})
-    desk.watch("b", slaves_needed=0)
-    for job, state in ("1.0", HELD), ("1.1", RUNNING), ("1.2", RUNNING):
-        desk.job(job, state)
-    desk.look()
-    desk.look(600.0)
-    desk.write("b", slaves_needed=1)
-    assert desk.look().remove == ["1.0"]
 
 
 def test_the_reason_for_waiting_is_said_after_half_a_minute(desk: Desk) -> None:
