@@ -45,10 +45,9 @@ class Edge:
         return [job for job in self.batch.jobs() if job.mark == self.mark]
 
     def ended(self, job_id: str) -> Outcome:
-        found: list[Outcome | None] = []
-        until(lambda: found.append(self.batch.outcome(job_id)) or found[-1], f"an outcome of {job_id}")
-        assert found[-1] is not None
-        return found[-1]
+        until(lambda: self.batch.outcome(job_id) is not None, f"an outcome of {job_id}")
+        found: Outcome = self.batch.outcome(job_id)
+        return found
 
     def written(self, pattern: str) -> list[str]:
         return sorted(path.read_text() for path in self.logs.glob(pattern))

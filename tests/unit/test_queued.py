@@ -513,7 +513,7 @@ def test_only_jobs_of_mwpy_are_read_from_the_queue(found: list[Job], meant: list
     ],
 )
 def test_a_job_in_the_queue_of_htcondor(
-    commands: Callable[..., Queued], ad: dict[str, Any], state: JobState, running_s: float, note: str
+    commands: Callable[..., Any], ad: dict[str, Any], state: JobState, running_s: float, note: str
 ) -> None:
     """What is an expression has no value."""
     shown = {"ClusterId": 17, "ProcId": 3, "MwpyMark": "m", "ServerTime": 100, **ad}
@@ -532,7 +532,7 @@ job_number:                 8
 """
 
 
-def test_the_list_of_grid_engine_says_why_a_job_is_in_error(commands: Callable[..., Queued], tmp_path: Path) -> None:
+def test_the_list_of_grid_engine_says_why_a_job_is_in_error(commands: Callable[..., Any], tmp_path: Path) -> None:
     entry = ENTRY.format(7, "mwpy.a", "Eqw", WAITS, "", 1)
     shown = f"case $1 in -xml) echo '<job_info>{entry}</job_info>';; -j) cat {tmp_path}/reasons;; esac"
     (tmp_path / "reasons").write_text(REASONS)
@@ -540,7 +540,7 @@ def test_the_list_of_grid_engine_says_why_a_job_is_in_error(commands: Callable[.
     assert job.note == "error: can't chdir to /gone: No such file or directory"
 
 
-def test_pbs_is_asked_for_the_jobs_of_this_user_only(commands: Callable[..., Queued], tmp_path: Path) -> None:
+def test_pbs_is_asked_for_the_jobs_of_this_user_only(commands: Callable[..., Any], tmp_path: Path) -> None:
     """A job that has ended in between is no error."""
     (tmp_path / "queue").write_text(OF_PBS)
     select = '[ "$*" = "-u me" ] && printf "12[].head\\n13.head\\n15.head\\n"'
@@ -560,7 +560,7 @@ def test_pbs_is_asked_for_the_jobs_of_this_user_only(commands: Callable[..., Que
     ],
 )
 def test_a_list_that_cannot_be_read_is_an_error(
-    commands: Callable[..., Queued], kind: type[Queued], scripts: dict[str, str], message: str
+    commands: Callable[..., Any], kind: type[Queued], scripts: dict[str, str], message: str
 ) -> None:
     """It is never taken as a shorter list."""
     with pytest.raises(BatchUnavailable, match=message):
@@ -670,11 +670,12 @@ def test_the_end_of_a_long_error_file_is_kept(tmp_path: Path) -> None:
     assert len(found.stderr) < 10_000
 
 
-def test_the_history_of_htcondor_says_how_a_job_ended(commands: Callable[..., Queued], tmp_path: Path) -> None:
+def test_the_history_of_htcondor_says_how_a_job_ended(commands: Callable[..., Any], tmp_path: Path) -> None:
     def ended(**ad: Any) -> Outcome | None:
         times = {"JobCurrentStartDate": 100, "EnteredCurrentStatus": 104, "JobStatus": 4, "Err": str(tmp_path / "err")}
         shown = f"cat <<'.'\n{json.dumps([{**times, **ad}])}\n."
-        return commands(htcondor.HTCondor, condor_submit="", condor_history=shown).outcome("17.3")
+        edge: Queued = commands(htcondor.HTCondor, condor_submit="", condor_history=shown)
+        return edge.outcome("17.3")
 
     (tmp_path / "err").write_text("last words")
     assert ended(ExitCode=3, LastRemoteHost="slot1@n1") == Outcome.of_process(3, 4.0, "last words", "n1")
@@ -685,7 +686,7 @@ def test_the_history_of_htcondor_says_how_a_job_ended(commands: Callable[..., Qu
 
 @pytest.mark.parametrize("system", SUBMITTING)
 def test_the_shell_of_a_job_writes_how_the_agent_ended(
-    tmp_path: Path, commands: Callable[..., Queued], system: str
+    tmp_path: Path, commands: Callable[..., Any], system: str
 ) -> None:
     """Nothing is left of an earlier run of the job. If the shell was killed, too, the batch system is asked."""
     kind, scripts, job = SUBMITTING[system]
@@ -707,7 +708,7 @@ def test_the_shell_of_a_job_writes_how_the_agent_ended(
 
 
 def test_grid_engine_is_asked_where_no_shell_has_written_an_outcome(
-    tmp_path: Path, commands: Callable[..., Queued]
+    tmp_path: Path, commands: Callable[..., Any]
 ) -> None:
     (tmp_path / "accounts").write_text(ACCOUNTS.format("n1", "0", "3", "7"))
     edge = commands(sge.GridEngine, qacct=f'[ "$*" = "-j 1 -t 2" ] && cat {tmp_path}/accounts')
@@ -758,7 +759,7 @@ def test_an_agent_gets_sigterm_when_the_end_of_its_job_is_announced(
 )
 def test_jobs_are_submitted_all_at_once(
     tmp_path: Path,
-    commands: Callable[..., Queued],
+    commands: Callable[..., Any],
     kind: type[Queued],
     scripts: dict[str, str],
     count: int,
@@ -771,7 +772,7 @@ def test_jobs_are_submitted_all_at_once(
     assert ("batch_name = my\n" if kind is htcondor.HTCondor else "my.mwpy.m") in said
 
 
-def test_grid_engine_cannot_write_into_some_folders(commands: Callable[..., Queued]) -> None:
+def test_grid_engine_cannot_write_into_some_folders(commands: Callable[..., Any]) -> None:
     with pytest.raises(BatchUnavailable, match="cannot write into /a:b, because its path contains ':'"):
         commands(sge.GridEngine).submit(launch("x", Path("/a:b")), 1)
 
@@ -782,7 +783,7 @@ def test_grid_engine_cannot_write_into_some_folders(commands: Callable[..., Queu
 )
 @pytest.mark.parametrize(("kind", "name"), [(sge.GridEngine, "Grid Engine"), (pbs.Pbs, "PBS")])
 def test_a_submission_without_an_answer_may_have_happened(
-    tmp_path: Path, commands: Callable[..., Queued], kind: type[Queued], name: str, said: str, perhaps: bool
+    tmp_path: Path, commands: Callable[..., Any], kind: type[Queued], name: str, said: str, perhaps: bool
 ) -> None:
     edge = commands(kind, qsub=f"echo '{said}' >&2; exit 1")
     with pytest.raises(BatchUnavailable, match=f"{name} did not take 3 jobs: {said}") as caught:
@@ -808,7 +809,7 @@ echo 'me has registered the job-array task 1.2 for deletion'; exit 1"""
     ],
 )
 def test_a_job_that_has_left_meanwhile_is_removed_without_an_error(
-    commands: Callable[..., Queued], kind: type[Queued], gone: dict[str, str], name: str
+    commands: Callable[..., Any], kind: type[Queued], gone: dict[str, str], name: str
 ) -> None:
     """Any other answer is an error."""
     edge = commands(kind, **gone)
