@@ -56,8 +56,7 @@ SEAL_TRIES = 10
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 FILES_SHARE = 16
-"""One in so many descriptors of this process may belong to these files, and half of them to the arguments of waiting
-tasks. Beyond that, buffers are copied."""
+"""One in so many descriptors of this process may belong to these files. Beyond that, buffers are copied."""
 
 _kept: set[int] = set()
 """The descriptors of the files that this process may pass on."""
@@ -124,16 +123,13 @@ def file_of(buffer: Buffer) -> SharedFile | None:
     return file if type(file) is SharedFile and file.fd is not None and file.size == len(buffer) else None
 
 
-def lend(buffer: Buffer, *, briefly: bool = False) -> memoryview | None:
+def lend(buffer: Buffer) -> memoryview | None:
     """Copy a buffer into a sealed file.
-
-    Args:
-        briefly: whether the view is dropped soon, so that there may be twice as many files.
 
     Returns:
         A read-only view of the copy, which can be passed on; None if there can be no such file, or no further one.
     """
-    if not _may_keep(briefly=briefly):
+    if not _may_keep():
         return None
     fd = -1
     try:
@@ -171,7 +167,7 @@ def received(fd: int, inode: int, size: int, *, passes_on: bool) -> memoryview:
             raise ProtocolError("a shared file that can change")
         if (facts.st_ino, facts.st_size) != (inode, size):
             raise ProtocolError("a shared file that is not the one that the message names")
-        keeps = passes_on and _may_keep(briefly=True)
+        keeps = passes_on and _may_keep()
         try:
             view = _mapped(fd, size, passes_on=keeps)
         except OSError:  # this process has too many mappings
@@ -221,10 +217,10 @@ def add_seals(fd: int) -> None:
             return
 
 
-def _may_keep(*, briefly: bool) -> bool:
+def _may_keep() -> bool:
     """Whether this process may use another file."""
     most: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // FILES_SHARE
-    return len(_kept) < (most if briefly else most // 2)
+    return len(_kept) < most
 
 
 def _report(error: OSError) -> None:
@@ -293,7 +289,7 @@ class Passage:
             if len(frame) < LARGE_BYTES or len(files) == MOST_FILES:
                 continue
             file = file_of(frame)
-            if file is None and (copy := lend(frame, briefly=True)) is not None:
+            if file is None and (copy := lend(frame)) is not None:
                 lent.append(copy)
                 file = file_of(copy)
             if file is not None and file.fd is not None:
