@@ -199,11 +199,11 @@ def elsewhere(slurm: SlurmNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.long
 def test_every_call_reports_a_controller_that_does_not_answer(
-    slurm_edge: Edge, elsewhere: socket.socket, monkeypatch: pytest.MonkeyPatch
+    slurm_dir: Path, elsewhere: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First it is down. Then it accepts connections and does not answer: Slurm's own commands give up, or are killed. A
     submission may have happened then."""
-    launch = slurm_edge.launch("true")
+    launch = Edge(Slurm(), slurm_dir).launch("true")
 
     def every_call_says(words: str) -> str:
         batch = Slurm()
