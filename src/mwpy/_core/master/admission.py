@@ -463,6 +463,5 @@ class Admission:
         defined.refused, name = True, defined.name
         self.state.record(records.AlgorithmRefused(agent.name, name, reason, number))
         self.state.notice(
-            f"the slaves of {agent.place} cannot run {name} and get no more tasks of it: {reason}",
-            key=name + reason,
+            f"the slaves of {agent.place} cannot run {name} and get no more tasks of it: {reason}", key=name + reason
         )

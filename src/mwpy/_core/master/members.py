@@ -8,7 +8,8 @@ tasks (`ConnectedSlave.next_state`). What ended is removed at once. Its id is ne
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from itertools import chain
 from math import inf
 from typing import Any
 
@@ -81,6 +82,21 @@ class Pool:
             self.taken[name] += sign * amounts[name]
             if not self.taken[name]:
                 del self.taken[name]
+
+    def check(self, slaves: Iterable[ConnectedSlave], former: Iterable[Given], others: Container[str] = ()) -> None:
+        """Recompute what is taken by slaves, and by those of former generations.
+
+        Args:
+            others: the names that another pool counts.
+        """
+        taken = Counter[str]()
+        for slave in slaves:
+            taken.update({} if slave.given is None else slave.given.amounts)
+        own = [name for name in self.total if name not in others]
+        assert all(taken[name] <= self.total[name] for name in own), f"more is given than there is: {taken}"
+        for given in former:
+            taken.update(given.amounts)
+        assert self.taken == {name: taken[name] for name in self.total if taken[name]}, "what is taken was miscounted"
 
 
 @define(eq=False, repr=False)
@@ -526,25 +542,11 @@ class Members:
             assert bool(slave.given_back) == (slave.sid in self.given_back), f"{slave.sid} gave tasks back"
             assert self.held[slave.sid] is slave.held, f"{slave.sid} has other tasks than the taskjar says"
         assert self.held.keys() == self.slaves.keys(), "a slave that is gone holds tasks"
-        taken = Counter[str]()
-        for slave in self.slaves.values():
-            taken.update({} if slave.given is None else slave.given.amounts)
-        assert all(total >= taken[name] for name, total in self.pool.total.items()), "the run gives too much"
-        for given in (given for agent in self.agents.values() for given in agent.former):
-            taken.update(given.amounts)
-        assert self.pool.taken == {name: taken[name] for name in self.pool.total if taken[name]}, "the run miscounts"
+        self.pool.check(self.slaves.values(), chain.from_iterable(agent.former for agent in self.agents.values()))
         for agent in self.agents.values():
             assert len(agent.slaves) <= agent.announced, f"{agent.name} has more slaves than it announced"
-            taken = Counter[str]()
             for slave in agent.slaves.values():
-                taken.update({} if slave.given is None else slave.given.amounts)
                 holds = slave.is_busy or slave.state is SlaveState.SHUTTING_DOWN
                 assert slave.given is None or holds, f"{slave.sid} was given something for nothing"
                 assert self.slaves[slave.sid] is slave, f"{agent.name} has {slave.sid}, which is gone"
-            pool = agent.pool
-            names = pool.total.keys() - self.pool.total.keys()
-            assert all(pool.total[name] >= taken[name] for name in names), f"{agent.name} gives too much"
-            for given in agent.former:
-                taken.update(given.amounts)
-            own = {name: taken[name] for name in pool.total if taken[name]}
-            assert pool.taken == own, f"what the slaves of {agent.name} have was miscounted"
+            agent.pool.check(agent.slaves.values(), agent.former, self.pool.total)

@@ -20,7 +20,7 @@ from typing import Any
 
 from attrs import define
 
-from mwpy._core.holding import TaskIds, begins, divided, places_of, take, take_named
+from mwpy._core.holding import TaskIds, divided, places_of, take, take_named
 from mwpy._core.master import dispatch
 from mwpy._core.master.algorithms import FailedCall
 from mwpy._core.master.handback import HandBack
@@ -69,13 +69,12 @@ class Results:
             check_failures(group, values)
         if slave.given_back:
             self._reclaim(slave, group, now)
-        if not _are_first(group, slave.held.spans):
-            counting = sorted(chain.from_iterable(take_named(deque(slave.held.spans), group)))
-            if not counting:
-                return
-            if len(counting) < len(values):
-                group, frames = groups.select(group, frames, counting)
-                values, buffers = groups.entries(group, frames)
+        counting = sorted(chain.from_iterable(take_named(deque(slave.held.spans), group)))
+        if not counting:
+            return
+        if len(counting) < len(values):
+            group, frames = groups.select(group, frames, counting)
+            values, buffers = groups.entries(group, frames)
         if group.again:
             group, frames = self._try_again(slave, group, frames, values)
             values, buffers = groups.entries(group, frames)
@@ -234,13 +233,6 @@ def check_failures(group: messages.Results, values: Sequence[object]) -> None:
         value = values[position]
         if type(value) is not Pickled or value.kind != FAILURE:
             raise ProtocolError("Results: a failure without a description")
-
-
-def _are_first(group: messages.Results, held: deque[Span]) -> bool:
-    """Whether a group is of the first tasks of the first span that is held: the usual case, found quickly."""
-    if len(group.tasks) != 1 or not begins(held, group.tasks[0], group.attempts[0]):
-        return False
-    return group.counts[0] <= held[0].count
 
 
 # Keeps what running tasks leave and report: for each task the newest state for its next attempt, and for each slave the
