@@ -658,12 +658,10 @@ def test_a_mistake_is_one_line(sweep: Sweep, tmp_path: Path) -> None:
     wrong: list[tuple[list[str], str]] = [
         (["no.toml"], "the study .*no.toml cannot be read: No such file"),
         (["broken.toml"], "the study .*broken.toml is no TOML"),
-        (["run {a}"], "no rows: give values, a table"),
         (["run {a}", "--values", "a"], "argument --values: 'a': write NAME=VALUE"),
         (["run {a}", "--values", "a=1", "--values", "a=2"], "of values, a is given twice"),
         (["run {a}", "--values", "a=1", "--sample", "2"], "'2' is no part: write 1% or 0.01"),
         (["run {a}", "--values", "a=1", "--exit-codes", "x"], "write exit codes, as 0,1, or any"),
-        (["study.toml", "--template", "conf=no"], "the template .*no cannot be read"),
     ]
     for arguments, said in wrong:
         with pytest.raises(mwpy.UsageError, match=said):
