@@ -31,7 +31,6 @@ from mwpy._values.messages import Report, plain_status
 from mwpy._values.options import LOOPBACK, page_address
 from mwpy._values.phrases import counted
 from mwpy._values.policy import FailureLimit, MaxFailures, Policies, TaskPolicy, check_sid
-from mwpy._values.shares import PLAIN_CALLS
 from mwpy._values.task import Result, UnrunnableTask
 
 if TYPE_CHECKING:
@@ -116,21 +115,13 @@ class Master:
             UsageError: a policy is unknown or wrong, or there is no result to which an argument refers, and the message
                 names it; the caller's fault.
         """
-        algorithm = algorithm_of_call(call, "mw.submit")
-        calls = self._calls
-        defined = calls.definitions.known.get(algorithm) or calls.definitions.define(algorithm)
-        checked, extras = calls.policy(algorithm, policy) if policy or algorithm.policy else calls.default
-        encoded, buffers = calls.codec.dumps_call(call.args, call.kwargs, defined.name)
-        io, keys, key = self._access.io, calls.keys, None
-        if buffers or extras or io.users.executors or (keys and encoded[0] not in PLAIN_CALLS):
-            terms = defined, checked, extras
-            payload, buffers, key, refers = calls.task(terms, call.args, call.kwargs, encoded=(encoded, buffers))
-            with io.submitting:
-                task_id = io.submissions.add(defined, checked, payload, buffers, tag, key, refers)
-        else:  # most tasks: without the rest, submitting takes a quarter less
-            task_id = io.submissions.add(defined, checked, encoded, buffers, tag)
-        if keys:
-            keys.referable[task_id] = defined, key, encoded if key is None else b""
+        calls, io = self._calls, self._access.io
+        terms = calls.terms(algorithm_of_call(call, "mw.submit"), policy)
+        payload, buffers, key, refers = calls.task(terms, call.args, call.kwargs)
+        with io.submitting:
+            task_id = io.submissions.add(terms[0], terms[1], payload, buffers, tag, key, refers)
+        if calls.keys:
+            calls.keys.referable[task_id] = terms[0], key, payload if key is None else b""
         if io.link.asleep:
             io.link.wake()
         return task_id

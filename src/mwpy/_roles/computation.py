@@ -140,25 +140,19 @@ LEAST_RESERVE = 16
 of them."""
 
 
-@frozen
-class AgentStarter:
-    """Starts agents on this machine."""
+def start_agent(link: LocalMasterLink, command: Sequence[str], *, environment: Mapping[str, str]) -> process.Child:
+    """Start an agent on this machine, with a stream to this master.
 
-    link: LocalMasterLink
-
-    def __call__(self, command: Sequence[str], *, environment: Mapping[str, str]) -> process.Child:
-        """Start an agent with a stream to this master.
-
-        Raises:
-            OSError: it cannot be started.
-        """
-        given = self.link.open()
-        try:
-            variables = {**environment, MASTER_VARIABLE: given.to_json()}
-            return process.start(command, environment=variables, pass_fds=given.numbers())
-        finally:
-            for fd in given.numbers():
-                os.close(fd)
+    Raises:
+        OSError: it cannot be started.
+    """
+    given = link.open()
+    try:
+        variables = {**environment, MASTER_VARIABLE: given.to_json()}
+        return process.start(command, environment=variables, pass_fds=given.numbers())
+    finally:
+        for fd in given.numbers():
+            os.close(fd)
 
 
 class Connections(Struct, frozen=True):
@@ -350,7 +344,7 @@ def start(
     generation = f"{int(clock.wall() * 1000):x}-{os.getpid()}"
     connections = open_connections(options, key)
     link = connections.link
-    start_agent = AgentStarter(link)
+    start_one = partial(start_agent, link)
     first: process.Child | None = None
     store: Writer | None = None
     environment = {**(environment or {}), **directions(options, local_slaves)}
@@ -365,7 +359,7 @@ def start(
 
             keep(options.run_database, FormerPlace(connections.key, connections.port))
         if local_slaves and (store is None or store.generation == 1):
-            first = start_agent(local_command, environment=environment)
+            first = start_one(local_command, environment=environment)
         from mwpy._roles import master_io
 
         audit = open_audit()
@@ -373,8 +367,8 @@ def start(
         if store is not None:
             read_into(core, store, options)
         if local_slaves and first is None:  # not before the file was read, because an agent gives up after some seconds
-            first = start_agent(local_command, environment=environment)
-        io = master_io.MasterIo(core, link, audit, clock, start_agent, store)
+            first = start_one(local_command, environment=environment)
+        io = master_io.MasterIo(core, link, audit, clock, start_one, store)
         if store is not None:
             store.follow(io.store_failed, io.committed.stored)
         if options.resource_file is not None:
