@@ -215,11 +215,11 @@ class RunDatabase:
         Examples:
             >>> run.report("report.html")     # doctest: +SKIP
         """
-        from mwpy._database import figures, report  # only here, because few processes write a report
+        from mwpy._database import report  # only here, because few processes write a report
 
         connection = open_for_reading(self.path)
         try:
-            page = report.page_of(figures.figures_of(connection), self._states(self._last()), str(self.path))
+            page = report.page_of(connection, self._states(self._last()), str(self.path))
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # SQLite does not notice such damage
             raise RunDatabaseError(
                 f"the run database {self.path} is damaged: a value in it is none that a master writes ({error}). "

@@ -10,7 +10,7 @@ import os
 import shlex
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,11 @@ class Connection:
         """Run a statement."""
         with self._lock, self._explained():
             self._connection.execute(statement, parameters)
+
+    def add_functions(self, **functions: Callable[..., Any]) -> None:
+        """Let statements call functions of Python, by their names."""
+        for name, function in functions.items():
+            self._connection.create_function(name, -1, function)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
