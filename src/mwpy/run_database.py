@@ -264,8 +264,11 @@ class RunDatabase:
             connection.run("PRAGMA wal_checkpoint(TRUNCATE)")
             named = {name for (name,) in connection.rows("SELECT file FROM results WHERE file IS NOT NULL")}
             files = ValueFiles(path)
-            removed = [files.remove(name) for name in list(files.names()) if name not in named]
-            return Pruned(attempts, results, len(removed), max(0, before - path.stat().st_size) + sum(removed))
+            unused = {name: size for name, size in files.sizes().items() if name not in named}
+            for name in unused:
+                (files.folder / name).unlink()
+            freed = max(0, before - path.stat().st_size) + sum(unused.values())
+            return Pruned(attempts, results, len(unused), freed)
 
     def close(self) -> None:
         """Close the file."""

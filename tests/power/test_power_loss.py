@@ -104,7 +104,7 @@ def test_a_power_loss_at_any_moment_loses_at_most_the_last_second(
     promises = 0
     with Stage(tmp_path) as stage:
         recorded = {"LD_PRELOAD": str(recorder), "POWER_FOLDER": str(disk), "POWER_RECORD": str(record)}
-        recorded |= OFTEN if sync == "full" else {}  # without a copy, only the log's own thread writes it to the disk
+        recorded |= OFTEN if sync == "full" else {}  # without a copy, the log is written to the disk once a second
         running = start(stage, disk, disk / "got", sync, PACE_S=str(PACE_S[sync]), **recorded)
         assert running.end() == 0, running.err
         events = [*events_in(record)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -30,7 +31,6 @@ from tests.stored import (
 from mwpy._database import store
 from mwpy._database.rows import LARGE_BYTES
 from mwpy._database.schema import VERSION
-from mwpy._database.store import LogSync
 from mwpy._system import clock
 from mwpy._values import records
 from mwpy._values.causes import Cause
@@ -90,7 +90,8 @@ def test_a_task_that_must_not_run_twice_is_on_the_disk_before_it_leaves(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
-    monkeypatch.setattr(LogSync, "sync", lambda _: synced.append(1))
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    monkeypatch.setattr(store, "SYNC_S", 1000.0)
     writer = opened(path)
     write(writer, algorithm(), submitted(1, 2), allocated(named(1)))
     assert not synced

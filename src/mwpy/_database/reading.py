@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
 from typing import Any
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from mwpy._database import rows
 from mwpy._database.opening import Connection, open_for_reading
-from mwpy._database.rows import Damaged, StoredResults, ValueFiles, frames_checksum, read_results
+from mwpy._database.rows import Damaged, ValueFiles, frames_checksum, read_results
 from mwpy._database.schema import CHECKED, RARE, RESTART_KINDS, row_checksum
 from mwpy._values import groups
 from mwpy._values.bounds import Buffer, SlaveId
@@ -74,11 +74,12 @@ def _read_earlier(
             on_lost(f"row {seq} of {kind}")
     found = connection.rows("SELECT generation, sid, host FROM hosts WHERE host IS NOT NULL")
     hosts = {(generation, sid): str(host) for generation, sid, host in found}
-    usable = files.usable()
+    sizes = files.sizes()
+    first_checked = _first_checked(connection, sizes)
     known: set[tuple[int, int]] = set()
     query = (
         f"SELECT {', '.join(CHECKED)}, checksum, at, "
-        f"CASE WHEN seq >= {_first_checked(connection)} THEN CAST(coalesce(frames, x'') AS BLOB) END "
+        f"CASE WHEN seq >= {first_checked} THEN CAST(coalesce(frames, x'') AS BLOB) END "
         f"FROM records WHERE (+kind IN {RESTART_KINDS} OR checksum IS NOT NULL) AND +generation < ? ORDER BY seq"
     )
     for *checked, checksum, at, content in connection.each_row(query, (generation,)):
@@ -97,38 +98,29 @@ def _read_earlier(
             yield EarlierSent(own, first, count, body.reason if body.may_have_run else None)
         else:
             results = read_results(data)
-            if lost := _lost_value(seq, results, body.file, content, files, usable):
-                on_lost(lost)
+            if not body.file:
+                is_right = content is None or frames_checksum([content]) == results.checksum
+            elif sizes.get(body.file) != sum(results.sizes):
+                is_right = False
+            else:
+                is_right = content is None or files.is_right(body.file, results.checksum)
+            if not is_right:
+                on_lost(str(files.set_aside(body.file)) if body.file else f"row {seq} of {kind}")
                 continue
             wall = at if isinstance(at, float) else 0.0  # it is only shown, and has no checksum
             yield EarlierAnswers(own, seq, SlaveId(who), body.host or hosts.get((own, who), ""), wall, results)
 
 
-def _lost_value(
-    seq: int, results: StoredResults, file: str, content: bytes | None, files: ValueFiles, usable: dict[str, int]
-) -> str:
-    """Return the name of what is missing or damaged of the values in a row; empty if nothing is.
+def _first_checked(connection: Connection, sizes: Mapping[str, int]) -> int:
+    """The first row with results whose values are compared with their checksums.
 
     Args:
-        content: the values in the row itself; None if they are not compared.
-        usable: the sizes of the files that can be used.
+        sizes: those of the files with large values.
     """
-    if not file:
-        is_right = content is None or frames_checksum([content]) == results.checksum
-        return "" if is_right else f"row {seq} of results"
-    if usable.get(file) == sum(results.sizes):
-        return ""
-    if usable.pop(file, None) is not None:
-        files.set_aside(file)
-    return str(files.folder / file)
-
-
-def _first_checked(connection: Connection) -> int:
-    """The first row with results whose values are compared with their checksums."""
     left = rows.CHECKED_BYTES
-    if connection.path.stat().st_size > left:
-        for row, size in connection.each_row("SELECT seq, length(frames) FROM results ORDER BY seq DESC"):
-            left -= size or 0
+    if connection.path.stat().st_size + sum(sizes.values()) > left:
+        for row, size, file in connection.each_row("SELECT seq, length(frames), file FROM results ORDER BY seq DESC"):
+            left -= size or sizes.get(file, 0)
             if left < 0:
                 return int(row) + 1
     return 0
@@ -240,10 +232,10 @@ class Stored:
         try:
             return _read_frames(self._open(), self._files, row)
         except Damaged as error:
-            with suppress(OSError, RunDatabaseError):
-                if error.file:
-                    self._files.set_aside(error.file)
-                else:
+            if error.file:
+                self._files.set_aside(error.file)
+            else:
+                with suppress(RunDatabaseError):
                     self._writing.run("UPDATE records SET checksum = 0 WHERE seq = ?", (row,))
             raise
 

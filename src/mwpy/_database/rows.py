@@ -12,6 +12,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
@@ -112,9 +113,7 @@ class Rows:
     def begin(self) -> None:
         """Begin the next commit."""
         self.rows: list[list[Any]] = []
-        """New rows, with the places of their bytes in `blob`."""
-        self.blob = bytearray()
-        """The bytes in these rows."""
+        """New rows."""
         self.changes: list[tuple[str, str, int, str | None, str | None]] = []
         """Changes of the bodies of earlier rows. They follow after all new rows."""
         self.brought: list[tuple[records.ResultsHandedOver, int]] = []
@@ -327,19 +326,10 @@ class Rows:
         """
         self._seq += 1
         generation = generation or self._generation
-        row = [self._seq, generation, kind, who, *tasks, json_text(body)]
-        checksum = row_checksum([*row, data or None]) if kind in RESTART_KINDS else None
-        self.rows.append([*row, self._place([data]) if data else None, checksum, self._at, self._place(frames)])
+        row = [self._seq, generation, kind, who, *tasks, json_text(body), data or None]
+        checksum = row_checksum(row) if kind in RESTART_KINDS else None
+        self.rows.append([*row, checksum, self._at, None if frames is None else b"".join(frames)])
         return self._seq
-
-    def _place(self, parts: Sequence[Buffer] | None) -> list[int] | None:
-        """Add bytes. Return where they begin, and how many there are."""
-        if parts is None:
-            return None
-        start = len(self.blob)
-        for part in parts:
-            self.blob += part
-        return [start, len(self.blob) - start]
 
     def _change(self, kind: str, who: str | None, body: Mapping[str, object], cause: str | None = None) -> None:
         """Add to the body of a row of this generation, or change it.
@@ -444,7 +434,7 @@ def _arguments(call: bytes | None) -> str | None:
 # and damage is noticed. It is complete on the disk before a row names it.
 #
 # At a restart, each result whose file is missing, damaged or of another size does not count, and its task runs again.
-# To find other damage, the files are read. This takes a second or two for each gigabyte, so only the newest
+# To find other damage, values are read. This takes a second or two for each gigabyte, so only the newest
 # `CHECKED_BYTES` are read: a crash of the machine damages what was written last. If an older file is found damaged
 # later, when its value is asked for, it gets the suffix `.damaged` like the others. So the next restart computes its
 # tasks again.
@@ -454,7 +444,7 @@ LARGE_BYTES = 256 * 1024
 """Values of this size and more are files. SQLite is as quick as a file system up to about this size."""
 
 CHECKED_BYTES = 2 << 30
-"""How many bytes of the newest files are read at a restart."""
+"""How many bytes of the newest values are read at a restart, in the database and in files."""
 
 DAMAGED = ".damaged"
 
@@ -531,47 +521,25 @@ class ValueFiles:
             name,
         )
 
-    def usable(self) -> dict[str, int]:
-        """Return the sizes of the files that can be used, by name. Damaged files among the newest are set aside.
+    def sizes(self) -> dict[str, int]:
+        """Return the size of each file, by name."""
+        return {each.name: each.stat().st_size for each in self.folder.iterdir()} if self.folder.exists() else {}
 
-        The caller has made sure that nobody else writes the run database.
-        """
-        found = {name: (self.folder / name).stat() for name in self.names() if "." not in name}
-        usable = {name: each.st_size for name, each in found.items()}
-        size = 0
-        for name in sorted(found, key=lambda name: found[name].st_mtime_ns, reverse=True):
-            if size > CHECKED_BYTES:
-                break
-            size += found[name].st_size
-            if not _is_right(self.folder / name):
-                del usable[name]
-                self.set_aside(name)
-        return usable
+    def is_right(self, name: str, checksum: int) -> bool:
+        """Whether a file can be read, and has this checksum."""
+        try:
+            with (self.folder / name).open("rb") as file:
+                return frames_checksum(iter(lambda: file.read(1 << 20), b"")) == checksum
+        except OSError:
+            return False
 
-    def set_aside(self, name: str) -> None:
-        """Rename a damaged file, so that its value does not count any more and can be written again."""
+    def set_aside(self, name: str) -> Path:
+        """Rename a damaged file, so that its value does not count any more and can be written again. Return the file,
+        which may be missing already."""
         path = self.folder / name
-        path.replace(f"{path}{DAMAGED}")
-
-    def names(self) -> Iterator[str]:
-        """Yield the name of each file."""
-        if self.folder.exists():
-            yield from (each.name for each in self.folder.iterdir())
-
-    def remove(self, name: str) -> int:
-        """Remove a file; return its size."""
-        path = self.folder / name
-        size = path.stat().st_size
-        path.unlink()
-        return size
-
-
-def _is_right(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == path.name
-    except OSError:
-        return False
+        with suppress(OSError):
+            path.replace(f"{path}{DAMAGED}")
+        return path
 
 
 def _digest(frames: Iterable[Buffer]) -> str:

@@ -9,9 +9,9 @@ second, which is 2 % of what the slaves compute. So while no slave runs out of t
 up to `LINGER_S`. As soon as the master has no task left to send, results are committed and handed over at once.
 
 When a process ends, what it has written stays: the operating system has it. So a killed master loses nothing that was
-committed. Only a power failure loses what is not on the disk. Usually a second thread writes the log to the disk once a
-second, so that commits do not wait for the disk. With `full`, each commit waits, and so does the commit of a task that
-must not run twice, before this task leaves the master.
+committed. Only a power failure loses what is not on the disk. So the thread writes the log to the disk once a second.
+With `full`, it does so at each commit, and else also at the commit of a task that must not run twice, before this task
+leaves the master.
 
 The queue has a bound. If it is full, `write` waits, so the I/O thread reads no more messages until the disk has caught
 up. Connections stay alive meanwhile, because libzmq's own threads answer heartbeats.
@@ -30,12 +30,14 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib import metadata
+from itertools import chain
+from math import inf
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from mwpy._database.opening import Connection, open_for_reading, open_for_writing
 from mwpy._database.reading import Stored
-from mwpy._database.rows import Rows, ValueFiles, json_text
+from mwpy._database.rows import Rows, ValueFiles
 from mwpy._database.schema import CHECKED, RARE
 from mwpy._system import clock
 from mwpy._system.locks import real_path, sync_folder
@@ -43,26 +45,14 @@ from mwpy._values import records
 from mwpy._values.earlier import Given
 from mwpy._values.errors import MwpyError, RunDatabaseError
 
-# Adds rows to the run database.
-#
-# SQLite releases the interpreter lock while it works. To get it back, the thread may have to wait for another thread,
-# each time. So a commit has few statements, whatever the number of its rows: SQLite divides a JSON text into rows
-# itself. The bytes of all rows are one other value, and a row has the places of its own.
+ROWS_AT_ONCE = 80
+"""How many rows a statement inserts. SQLite releases the interpreter lock while it works, and to get it back the thread
+may have to wait for another thread, each time. So a commit has few statements. Each row has 12 parameters, and some
+builds of SQLite take 999."""
 
-
-def _insertion() -> str:
-    columns = (*CHECKED, "checksum", "at", "frames")
-    taken = [
-        f"CASE WHEN json_extract(value, '$[{at}]') IS NOT NULL THEN "
-        f"coalesce(substr(?2, json_extract(value, '$[{at}][0]') + 1, json_extract(value, '$[{at}][1]')), x'') END"
-        if name in ("data", "frames")
-        else f"json_extract(value, '$[{at}]')"
-        for at, name in enumerate(columns)
-    ]
-    return f"INSERT INTO records ({', '.join(columns)}) SELECT {', '.join(taken)} FROM json_each(?1)"
-
-
-_INSERT = _insertion()
+_COLUMNS = (*CHECKED, "checksum", "at", "frames")
+_INSERT = f"INSERT INTO records ({', '.join(_COLUMNS)}) VALUES "
+_ROW = f"({', '.join('?' * len(_COLUMNS))})"
 
 _CHANGE = (
     f"UPDATE records SET body = json_patch(body, ?1) WHERE {RARE} "
@@ -70,58 +60,8 @@ _CHANGE = (
 )
 
 
-# Writes the log of the run database to the disk, once a second, in a thread of its own.
-
-
 SYNC_S = 1.0
 """How often the log is written to the disk, in seconds. A power failure loses at most what was committed meanwhile."""
-
-
-class LogSync:
-    """Writes the write-ahead log to the disk when it has changed, at most once a second.
-
-    This opens the log itself. Closing a file ends all locks that the process has on it, but SQLite has none on the log.
-
-    Args:
-        log: the write-ahead log, which SQLite has made.
-        on_failure: called once, with the error, if the disk refuses.
-    """
-
-    def __init__(self, log: Path, on_failure: Callable[[Exception], None]) -> None:
-        self._fd = os.open(log, os.O_RDONLY)
-        self._on_failure = on_failure
-        self._changed = False
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="mwpy-sync", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def changed(self) -> None:
-        """The log has changed."""
-        self._changed = True
-
-    def sync(self) -> None:
-        """Write the log to the disk now. Raises OSError: the disk refuses."""
-        os.fdatasync(self._fd)
-
-    def close(self) -> None:
-        """End the thread, if it was started."""
-        self._end.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-        os.close(self._fd)
-
-    def _run(self) -> None:
-        try:
-            while not self._end.wait(SYNC_S):
-                if self._changed:
-                    self._changed = False
-                    os.fdatasync(self._fd)
-        except Exception as error:
-            self._on_failure(error)
-
 
 MOST_WAITING_BYTES = 64 << 20
 """How many bytes wait in the queue at most, until the I/O thread waits."""
@@ -192,7 +132,10 @@ class Writer:
         """How many of these were called; only the writer's thread changes it."""
         self._hurry = threading.Event()
         """Set when the next commit must not wait for more records."""
-        self._sync = LogSync(Path(f"{connection.path}-wal"), self._fail)
+        self._log = os.open(f"{connection.path}-wal", os.O_RDONLY)
+        """The write-ahead log. To close it ends all locks that the process has on it, but SQLite has none there."""
+        self._sync_at = inf
+        """When the log must be on the disk, on the monotonic clock; infinite if all of it is there."""
         self._thread = threading.Thread(target=self._run, name="mwpy-database", daemon=True)
 
     @classmethod
@@ -220,8 +163,7 @@ class Writer:
         return writer
 
     def start(self) -> None:
-        """Start the threads. Without them, the caller calls `commit` and at the end `release`."""
-        self._sync.start()
+        """Start the thread. Without it, the caller calls `commit` and at the end `release`."""
         self._thread.start()
 
     # ---- for the threads of the master ---------------------------------------------------------------------
@@ -287,7 +229,7 @@ class Writer:
 
     def release(self) -> None:
         """Close the file, and let another master open it. What was not written is lost."""
-        self._sync.close()
+        os.close(self._log)
         with self._ends:
             self.stored.close()
 
@@ -297,10 +239,10 @@ class Writer:
         try:
             while (given := self._take()) is not None:
                 self._began = clock.monotonic()
-                if self.commit(given):
-                    self._sync.sync()
-                else:
-                    self._sync.changed()
+                self._sync_at = min(self._sync_at, self._began + SYNC_S)
+                if self.commit(given) or self._began >= self._sync_at:
+                    os.fdatasync(self._log)
+                    self._sync_at = inf
                 self._began = None
                 self._done += sum(each.size for each in given)
                 self._room.set()
@@ -314,8 +256,13 @@ class Writer:
             self._fail(error)
 
     def _take(self) -> list[Given] | None:
-        """Wait for the next calls of `write`, and take those that have queued up; None at the end."""
-        first = self._queue.get()
+        """Wait for the next calls of `write`, and take those that have queued up; None at the end. If none comes, and
+        the log must be written to the disk, this takes nothing."""
+        until_sync = None if self._sync_at == inf else max(0.0, self._sync_at - clock.monotonic())
+        try:
+            first = self._queue.get(timeout=until_sync)
+        except Empty:
+            return []
         if first is None or self._failure:
             return None
         self._hurry.wait(LINGER_S)
@@ -368,8 +315,9 @@ class Writer:
         """Write the rows and changes of a commit."""
         new = self._rows
         with self._connection.transaction():
-            if new.rows:
-                self._connection.run(_INSERT, (json_text(new.rows), new.blob))
+            for start in range(0, len(new.rows), ROWS_AT_ONCE):
+                some = new.rows[start : start + ROWS_AT_ONCE]
+                self._connection.run(_INSERT + ", ".join([_ROW] * len(some)), [*chain.from_iterable(some)])
             for change in new.changes:
                 self._connection.run(_CHANGE, change)
 
