@@ -101,11 +101,30 @@ class Connection:
             raise _explained_error(self.path, error) from error
 
 
+_CANNOT_OPEN = (
+    "cannot open the run database {path} ({error}): run this as the user who owns it, make the file and its folder "
+    "readable and writable, or give another file"
+)
+_REASONS = {
+    "NOTADB": "{path} is no run database of mwpy, nor any SQLite file: give another file. If it was a run database, its "
+    "beginning was overwritten, or it was encrypted. To save what can be read: sqlite3 {quoted} .recover | sqlite3 "
+    "NEW_FILE",
+    "FULL": "the run database {path} cannot be written, because the disk is full: free some space, and start again",
+    "BUSY": "the run database {path} is locked by another process. On a network file system only the master can open it "
+    "while it runs: wait for its end",
+    "IOERR": "the run database {path} cannot be read or written ({name}): the disk has failed or is full",
+    **dict.fromkeys(("READONLY", "PERM", "CANTOPEN", "AUTH"), _CANNOT_OPEN),
+}
+"""What a user is shown for an error of SQLite, by its name."""
+
+
 def _explained_error(path: Path, error: Exception) -> RunDatabaseError:
-    name = getattr(error, "sqlite_errorname", "")
-    if name.startswith("SQLITE_CORRUPT") or not isinstance(error, sqlite3.Error):
+    name = getattr(error, "sqlite_errorname", "SQLITE_ERROR")
+    kind = name.split("_")[1]
+    if kind == "CORRUPT" or not isinstance(error, sqlite3.Error):
         return RunDatabaseError(_damage(path, error))
-    return RunDatabaseError(_explanation(path, error, name))
+    text = _REASONS.get(kind, "the run database {path} cannot be used: {error}")
+    return RunDatabaseError(text.format(path=path, error=error, name=name, quoted=shlex.quote(str(path))))
 
 
 def _damage(path: Path, error: Exception) -> str:
@@ -128,33 +147,6 @@ def _damage(path: Path, error: Exception) -> str:
         f"the run database {path} is damaged ({error}). It is kept, and not used. To save what can be read: "
         f"{commands}. Then give the file {saved}; or give a new file to start from the beginning"
     )
-
-
-def _explanation(path: Path, error: Exception, name: str) -> str:
-    match name.split("_")[1:2]:
-        case ["NOTADB"]:
-            return (
-                f"{path} is no run database of mwpy, nor any SQLite file: give another file. If it was a run database, "
-                f"its beginning was overwritten, or it was encrypted. To save what can be read: sqlite3 "
-                f"{shlex.quote(str(path))} .recover | sqlite3 NEW_FILE"
-            )
-        case ["FULL"]:
-            return (
-                f"the run database {path} cannot be written, because the disk is full: free some space, and start again"
-            )
-        case ["BUSY"]:
-            return (
-                f"the run database {path} is locked by another process. On a network file system only the master can "
-                f"open it while it runs: wait for its end"
-            )
-        case ["READONLY" | "PERM" | "CANTOPEN" | "AUTH"]:
-            return (
-                f"cannot open the run database {path} ({error}): run this as the user who owns it, make the file and "
-                f"its folder readable and writable, or give another file"
-            )
-        case ["IOERR"]:
-            return f"the run database {path} cannot be read or written ({name}): the disk has failed or is full"
-    return f"the run database {path} cannot be used: {error}"
 
 
 CHECKPOINT_PAGES = 4096

@@ -214,26 +214,13 @@ class Rows:
     # ---- tasks ----------------------------------------------------------------------------------------------
 
     def _submitted(self, tasks: Sequence[records.SubmittedTasks]) -> None:
-        """Add the rows of new tasks. Those with consecutive ids that have the same algorithm and policy share one."""
-        start = 0
-        for end in range(1, len(tasks) + 1):
-            first, last = tasks[start], tasks[end - 1]
-            if end < len(tasks) and _continues(last, tasks[end]):
-                continue
-            body = {"algorithm": first.algorithm, **_shown_policy(first.policy)}
-            group, start = tasks[start:end], end
-            count = last.first + last.count - first.first
-            keys = first.keys if len(group) == 1 else b"".join([each.keys for each in group])
-            self._add("submissions", body, tasks=(first.first, count, None), data=keys)
+        for each in tasks:
+            body = {"algorithm": each.algorithm, **_shown_policy(each.policy)}
+            self._add("submissions", body, tasks=(each.first, each.count, None), data=each.keys)
 
     def _allocated(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> None:
-        first, end, attempt = tasks[0].first, tasks[0].first, tasks[0].attempt
         for each in tasks:
-            if (each.first, each.attempt) != (end, attempt):
-                self._add("allocations", {}, who=sid, tasks=(first, end - first, attempt))
-                first, attempt = each.first, each.attempt
-            end = each.first + each.count
-        self._add("allocations", {}, who=sid, tasks=(first, end - first, attempt))
+            self._add("allocations", {}, who=sid, tasks=(each.first, each.count, each.attempt))
         self._once(tasks, may_have_run=True)
 
     def _once(self, tasks: Sequence[TaskRange], *, may_have_run: bool) -> None:
@@ -351,15 +338,6 @@ def json_text(value: object) -> str:
 def short(text: str) -> str:
     """Return a text of limited length without half a surrogate pair."""
     return shortened(text, TEXT_CHARACTERS).encode(errors="replace").decode()
-
-
-def _continues(before: records.SubmittedTasks, after: records.SubmittedTasks) -> bool:
-    return (
-        before.first + before.count == after.first
-        and before.algorithm == after.algorithm
-        and (before.policy is after.policy or before.policy == after.policy)
-        and bool(before.keys) == bool(after.keys)
-    )
 
 
 def _columns_of(results: Results) -> tuple[tuple[int, int, int], dict[str, object]]:
