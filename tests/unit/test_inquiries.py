@@ -8,9 +8,9 @@ import pytest
 from tests.driven import Driven
 from tests.spans import MAX, MIN, defined, held_by, span
 
-from mwpy._core.master import silence, totals
+from mwpy._core.master import answers, totals
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.silence import (
+from mwpy._core.master.answers import (
     ALGORITHMS_SHOWN,
     DEATHS_SHOWN,
     HOSTS_SHOWN,
@@ -250,7 +250,7 @@ def test_a_long_table_names_only_the_largest_rows(asked: Asked, monkeypatch: pyt
     assert len(algorithms) == ALGORITHMS_SHOWN + 1
     assert next(iter(algorithms)) == "min"
     assert [*algorithms][-1] == OTHERS
-    monkeypatch.setattr(silence, "HOSTS_SHOWN", 2)
+    monkeypatch.setattr(answers, "HOSTS_SHOWN", 2)
     for number in range(5):
         asked.connect(b"%d" % number, f"node{number}", slaves=10 - number)
     hosts = asked.status.hosts
@@ -506,7 +506,7 @@ def test_a_task_that_was_answered_from_the_run_database_says_so(single: Asked) -
 
 
 def test_different_reasons_of_agents_are_limited(single: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silence, "REASONS_SHOWN", 3)
+    monkeypatch.setattr(answers, "REASONS_SHOWN", 3)
     for number in range(5):
         single.connect(b"%d" % number)
         single.receive(messages.Leaving(f"reason {number}", Cause.EVICTED), peer=b"%d" % number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.test_inquiries import Asked
 
-from mwpy._core.master import overview
+from mwpy._core.master import answers
 from mwpy._values import messages
 from mwpy._values.messages import LogRow, Overview
 from mwpy._values.requires import requires_of
@@ -51,7 +51,7 @@ def test_the_work_of_a_slave_is_counted(asked: Asked) -> None:
 
 
 def test_only_so_many_slaves_are_named(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview, "SLAVES_SHOWN", 2)
+    monkeypatch.setattr(answers, "SLAVES_SHOWN", 2)
     for name in (b"a", b"b", b"c"):
         asked.connect(name)
     found = detailed(asked)
@@ -70,7 +70,7 @@ def test_the_reason_why_nothing_moves_is_given_only_if_nothing_moves(asked: Aske
 
 
 def test_each_kind_of_failure_has_its_newest_example_with_the_traceback(asked: Asked) -> None:
-    asked.core.overviews.arguments = lambda task: (str(task), "13")
+    asked.core.answers.arguments = lambda task: (str(task), "13")
     asked.connect()
     asked.put(1, 3)
     for task, error in ((1, ValueError("one")), (2, OSError("two")), (3, ValueError("three"))):
@@ -83,7 +83,7 @@ def test_each_kind_of_failure_has_its_newest_example_with_the_traceback(asked: A
 
 
 def test_what_the_arguments_of_failures_have_in_common_is_named(asked: Asked) -> None:
-    asked.core.overviews.arguments = lambda task: (str(task), "13", "'even'" if task % 2 == 0 else "'odd'")
+    asked.core.answers.arguments = lambda task: (str(task), "13", "'even'" if task % 2 == 0 else "'odd'")
     asked.connect()
     asked.put(1, 6)
     common = []
@@ -98,10 +98,10 @@ def test_the_newest_records_of_logging_are_kept(asked: Asked, monkeypatch: pytes
     asked.connect()
     asked.put(1)
     row = LogRow(1, "max", 5.5, 30, "app", "a\nb", "/app.py", 12, "work", "")
-    for _ in range(overview.LINES_KEPT + 5):
+    for _ in range(answers.LINES_KEPT + 5):
         asked.receive(messages.Logged(1, [row]), peer=b"a")
     lines = detailed(asked).log
-    assert len(lines) == overview.LINES_KEPT
+    assert len(lines) == answers.LINES_KEPT
     assert (lines[-1].sid, lines[-1].host, lines[-1].task, lines[-1].text) == ("SLAVE-0", "node1", 1, "a b")
 
 

@@ -106,12 +106,12 @@ _CANNOT_OPEN = (
     "readable and writable, or give another file"
 )
 _REASONS = {
-    "NOTADB": "{path} is no run database of mwpy, nor any SQLite file: give another file. If it was a run database, its "
-    "beginning was overwritten, or it was encrypted. To save what can be read: sqlite3 {quoted} .recover | sqlite3 "
-    "NEW_FILE",
+    "NOTADB": "{path} is no run database of mwpy, nor any SQLite file: give another file. If it was a run database, "
+    "its beginning was overwritten, or it was encrypted. To save what can be read: sqlite3 {quoted} .recover | "
+    "sqlite3 NEW_FILE",
     "FULL": "the run database {path} cannot be written, because the disk is full: free some space, and start again",
-    "BUSY": "the run database {path} is locked by another process. On a network file system only the master can open it "
-    "while it runs: wait for its end",
+    "BUSY": "the run database {path} is locked by another process. On a network file system only the master can open "
+    "it while it runs: wait for its end",
     "IOERR": "the run database {path} cannot be read or written ({name}): the disk has failed or is full",
     **dict.fromkeys(("READONLY", "PERM", "CANTOPEN", "AUTH"), _CANNOT_OPEN),
 }

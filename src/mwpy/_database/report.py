@@ -383,7 +383,7 @@ def _section(title: str, *parts: str) -> str:
 
 
 def _table_of(rows: Iterable[Row]) -> str:
-    """A table with the columns of the rows, of which the first one names them; nothing if it has no rows."""
+    """A table with the columns of the rows; the first column names the rows. It is nothing if there are no rows."""
     found = [*rows]
     if not found:
         return ""

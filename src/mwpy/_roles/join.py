@@ -272,7 +272,7 @@ def _first_fate(link: AgentLink) -> Connected | Broken:
     return Broken("unreachable", f"no answer within {CONNECT_S:.0f} s")
 
 
-# Asks a running master what it does. The inquirer is a member without slaves; see `_core/master/silence.py`.
+# Asks a running master what it does. The inquirer is a member without slaves; see `_core/master/answers.py`.
 
 
 ANSWER_S = 60.0

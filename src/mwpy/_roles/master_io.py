@@ -182,7 +182,7 @@ class MasterIo:
         """The calls that failed lately, for `mwpy.replay`."""
         core.answers.maps = lambda: [tasks.status for tasks in self.open_maps()]
         core.answers.unsubmitted = self.unsubmitted
-        core.overviews.arguments = self._arguments_of
+        core.answers.arguments = self._arguments_of
         self.resource: ResourceKeeper | None = None
         """The resource file; None if there is none."""
         self._audit = audit
@@ -477,9 +477,9 @@ class MasterIo:
         if self._has_ended():
             return None
         if is_here:
-            return self.core.overviews.overview(self._clock.monotonic())
+            return self.core.answers.overview(self._clock.monotonic())
         try:
-            return cast(messages.Overview, self._ask(lambda: self.core.overviews.overview(self.core.state.now)))
+            return cast(messages.Overview, self._ask(lambda: self.core.answers.overview(self.core.state.now)))
         except Empty:
             if self._has_ended():
                 return None

@@ -37,16 +37,16 @@ from attrs import define
 from mwpy._core.holding import known
 from mwpy._core.master import state
 from mwpy._core.master.admission import Admission, Feeding, SlaveKinds
+from mwpy._core.master.answers import Answers, Inquiries, Rate
 from mwpy._core.master.dispatch import Definitions, Dispatch, Shares
 from mwpy._core.master.fitting import Fitting
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.losses import Losses
 from mwpy._core.master.members import ConnectedAgent
-from mwpy._core.master.overview import Overviews
 from mwpy._core.master.restart import Reuse
 from mwpy._core.master.results import Interim, Results
-from mwpy._core.master.silence import Answers, Inquiries, LongTasks, Rate, Silence
+from mwpy._core.master.silence import LongTasks, Silence
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterSettings, MasterState, Waiting
 from mwpy._core.master.totals import RecentFailures, Stop, Totals
@@ -74,7 +74,7 @@ class Logs:
     """Takes over records."""
 
     state: MasterState
-    overviews: Overviews
+    answers: Answers
     handled: int = 0
     """About how many bytes of records the algorithm's thread has handled."""
     given: int = 0
@@ -87,7 +87,7 @@ class Logs:
         slave = agent.slaves.get(logged.slave)
         if slave is None:
             return
-        self.overviews.logged(slave.sid, agent.host, logged.rows)
+        self.answers.logged(slave.sid, agent.host, logged.rows)
         size = sum(map(size_of_records, logged.rows), GROUP_BYTES)
         self.left_out += logged.left_out
         if self.given - self.handled + size > LOGS_BYTES:
@@ -152,21 +152,20 @@ class MasterCore:
         self.answers = Answers(
             self.state,
             kinds=self.kinds,
+            admission=self.admission,
             fitting=self.fitting,
             hosts=self.hosts,
             totals=self.totals,
+            losses=self.losses,
             feeding=self.feeding,
             handback=self.handback,
             stop=self.stop,
             failures=RecentFailures(self.state),
             rate=Rate(self.state),
         )
-        self.silence = Silence(
-            self.state, self.kinds, self.admission, self.losses, self.handback, self.feeding, self.answers
-        )
-        self.overviews = Overviews(self.state, self.answers, self.silence, self.totals)
-        self.inquiries = Inquiries(self.state, self.admission, self.answers, self.overviews.overview)
-        self.logs = Logs(self.state, self.overviews)
+        self.silence = Silence(self.state, self.kinds, self.answers)
+        self.inquiries = Inquiries(self.state, self.admission, self.answers)
+        self.logs = Logs(self.state, self.answers)
         self.counts = self.answers.counts
         """The figures of this moment."""
         watches = self.silence.watch, self.long_tasks, self.inquiries

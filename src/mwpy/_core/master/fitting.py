@@ -58,7 +58,7 @@ PLAIN = Requires(((CPUS, 1),))
 
 
 class Why(PlainEnum):
-    """Why a task waits: a sentence, which `silence.py` completes."""
+    """Why a task waits: a sentence, which `answers.py` completes."""
 
     TASKS_BEFORE = "{tasks} of the same queue are sent before it"
     TURNS = "its queue takes turns with {number} others, of other algorithms or expected times"
