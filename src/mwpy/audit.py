@@ -186,14 +186,14 @@ def _end_of(line: str) -> End | None:
 
 def lines_of(happened: Sequence[records.Record], now: float, level: Level) -> str:
     """Describe records that happened at Unix time `now`, one line for each that the level shows."""
-    texts = [text_of(record) for record in happened if level is Level.GROUPS or _is_event(record)]
+    texts = [text_of(record) for record in happened if level is Level.GROUPS or is_event(record)]
     if not any(texts):
         return ""
     moment = clock.date(now, "milliseconds")
     return "".join(f"{moment} [A] {text}\n" for text in texts if text)
 
 
-def _is_event(record: records.Record) -> bool:
+def is_event(record: records.Record) -> bool:
     """Whether a person wants to see a record. Of the ends of slaves, these are the deaths during a task."""
     return isinstance(record, _EVENTS) or (isinstance(record, records.SlaveEnded) and bool(record.running))
 

@@ -1,8 +1,7 @@
 """Which rows a record becomes, how they are packed, and the files that hold large values.
 
-Some records are left out: changes of a slave between idle and busy, tasks that were taken back before they started,
-states that tasks leave for their next attempts, and figures that follow from other records. Of the totals of an
-algorithm on a host, this is all but the memory that was measured.
+A record that has no rows of its own is an event if a person wants to see it, as in the audit file, and else it is left
+out. Of the totals of an algorithm on a host, only the memory is stored: all else follows from other records.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from mwpy._values.messages import Results
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.records import Charge, TaskRange
 from mwpy._values.task import Failure, read_failure
-from mwpy.audit import text_of
+from mwpy.audit import is_event, text_of
 
 TEXT_CHARACTERS = 2000
 """The longest message or reason that is kept, in characters. Of a longer one, the middle is left out."""
@@ -50,21 +49,6 @@ ARGUMENTS_CHARACTERS = 1000
 _shown = Repr()
 _shown.maxstring = _shown.maxother = _shown.maxlong = 200
 _shown.maxlist = _shown.maxtuple = _shown.maxdict = 20
-
-_LEFT_OUT = (
-    records.SlaveChanged,
-    records.SlaveStarted,
-    records.SlaveNamed,
-    records.TasksReceived,
-    records.ResultsSent,
-    records.TasksAwaited,
-    records.TasksUnblocked,
-    records.TasksCancelling,
-    records.TaskCheckpointed,
-    records.ResultsHeld,
-    records.ResultGiven,
-    records.ResultsReleased,
-)
 
 
 class StoredResults(Results, frozen=True, array_like=True):
@@ -125,10 +109,14 @@ class Rows:
         """Add the rows of a record that was stated at the Unix time `at`."""
         self._at = at
         match record:
-            case records.TasksSubmitted(tasks):
-                self._submitted(tasks)
+            case records.TasksSubmitted(submitted):
+                for new in submitted:
+                    body = {"algorithm": new.algorithm, **_shown_policy(new.policy)}
+                    self._add("submissions", body, tasks=(new.first, new.count, None), data=new.keys)
             case records.TasksAllocated(sid, tasks):
-                self._allocated(sid, tasks)
+                for sent in tasks:
+                    self._add("allocations", {}, who=sid, tasks=(sent.first, sent.count, sent.attempt))
+                self._once(tasks, may_have_run=True)
             case records.ResultsReceived(sid, results, frames):
                 self._results(sid, results, frames)
             case records.ResultsReused(reused):
@@ -140,8 +128,6 @@ class Rows:
             case records.AlgorithmDefined(made, code=code, parts=parts):
                 body = {"name": made.name, "reference": made.reference, "code": code, "parts": parts}
                 self._add("algorithms", body, tasks=(made.number, None, None))
-            case _ if isinstance(record, _LEFT_OUT):
-                pass
             case _:
                 self._add_rare(record)
 
@@ -198,7 +184,7 @@ class Rows:
             case records.Ended(why):
                 self.end(self._at, {"why": why})
                 self._event(record)
-            case _:
+            case _ if is_event(record):
                 self._event(record)
 
     def start(self, at: float, body: Mapping[str, object]) -> None:
@@ -212,16 +198,6 @@ class Rows:
         self._change("generations", None, {"ended": at, **more})
 
     # ---- tasks ----------------------------------------------------------------------------------------------
-
-    def _submitted(self, tasks: Sequence[records.SubmittedTasks]) -> None:
-        for each in tasks:
-            body = {"algorithm": each.algorithm, **_shown_policy(each.policy)}
-            self._add("submissions", body, tasks=(each.first, each.count, None), data=each.keys)
-
-    def _allocated(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> None:
-        for each in tasks:
-            self._add("allocations", {}, who=sid, tasks=(each.first, each.count, each.attempt))
-        self._once(tasks, may_have_run=True)
 
     def _once(self, tasks: Sequence[TaskRange], *, may_have_run: bool) -> None:
         """Tasks that must not run twice were sent to a slave, or came back. A later generation must know this."""
@@ -292,8 +268,8 @@ class Rows:
 
     def _event(self, record: records.Record) -> None:
         """Add what people are shown of a record."""
-        if text := text_of(record):
-            self._add("events", {"kind": type(record).__name__, "text": shortened(text, WORDS_CHARACTERS)})
+        text = shortened(text_of(record), WORDS_CHARACTERS)
+        self._add("events", {"kind": type(record).__name__, "text": text})
 
     def _add(
         self,
