@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.unit.test_agent_core import HELLO, WELCOME, heard, to_master
+from tests.unit.test_answers import Asked
 from tests.unit.test_former import join, succeed
-from tests.unit.test_inquiries import Asked
 
 from mwpy._core.agent.child import AgentActions, AgentSettings, Measured, SlaveExited, SlaveHeard, Terminated
 from mwpy._core.agent.core import AgentCore

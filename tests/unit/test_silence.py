@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from attrs import frozen
 from tests.driven import Driven
 from tests.spans import MAX, MIN, defined, span_of
 
@@ -17,11 +16,8 @@ from mwpy._core.master.state import (
     AllocateSlaves,
     Command,
     Event,
-    FreeSlave,
-    Garbage,
     ShutDown,
     Stranger,
-    Vanished,
     Waiting,
 )
 from mwpy._core.pauses import SAY_AGAIN_S
@@ -104,71 +100,71 @@ class _Master(Driven):
         self.step()
 
 
-# Events after which nothing can progress
+# What makes progress impossible
+
+CAUSES: list[Any] = []
+"""For each cause: what happens to a master, and two parts of the notice: why nothing progresses, and what to do."""
+
+START = "If none is queued in a batch system, start some with `python APP --mw-slave"
 
 
-def _no_agent_connects(master: _Master) -> None:
-    master.put()
+def cause(reason: str, next_step: str) -> Callable[[Callable[[_Master], None]], object]:
+    """Add a cause."""
+    return lambda happen: CAUSES.append(pytest.param(happen, reason, next_step, id=happen.__name__))
 
 
-def _only_mwpy_doctor_connects(master: _Master) -> None:
+@cause("no slave is connected (1 tasks wait)", START)
+def only_mwpy_doctor_connects(master: _Master) -> None:
     master.put()
     master.receive(messages.Hello("m", "g", "node1", 1, "3.11", 0))
     master.receive(messages.Goodbye("it was an examination by mwpy doctor", Cause.EVICTED))
 
 
-def _no_agent_connects_and_no_task_is_submitted(master: _Master) -> None:
+@cause("no slave is connected (1 tasks wait)", START)
+def no_agent_connects(master: _Master) -> None:
+    master.put()
+
+
+@cause("no slave is connected (0 tasks wait)", START)
+def no_agent_connects_and_no_task_is_submitted(master: _Master) -> None:
     master.wait()
 
 
-def _an_agent_of_another_computation_connects(master: _Master) -> None:
+@cause(
+    "Refused connections: 1, the last from here: member id 'other' is not this master's 'm'",
+    "check --mw-member-id or its resource file",
+)
+def an_agent_of_another_computation_connects(master: _Master) -> None:
     master.put()
     master.receive(messages.Hello("other", "g", "node1", 1, "3.11", 1))
 
 
-def _agents_with_old_resource_files_connect(master: _Master) -> None:
-    master.put()
-    for number in range(3):
-        master.receive(messages.Hello("m", "old", "node1", 1, "3.11", 1), peer=b"old %d" % number)
-
-
-def _a_stranger_connects(master: _Master) -> None:
+@cause("Refused connections: 1, the last from 10.0.0.9", "give it a fresh resource file")
+def a_stranger_connects(master: _Master) -> None:
     master.put()
     master.step(
         Stranger("10.0.0.9", "a stranger: it has no key of ours; if it is an agent, give it a fresh resource file")
     )
 
 
-def _an_agent_connects_without_slaves(master: _Master) -> None:
+@cause("1 agent is connected, but its slaves are not ready yet", "see what they write on standard error")
+def an_agent_connects_without_slaves(master: _Master) -> None:
     master.put()
     master.connect(slaves=0)
 
 
-def _slaves_end_before_they_are_ready(master: _Master) -> None:
-    master.put()
-    master.connect(slaves=0)
-    master.receive(messages.SlaveDied(1, 0, Cause.CRASH, "exit code 1", LastWords(stderr="ImportError: no numpy")))
-
-
-def _the_only_agent_leaves(master: _Master) -> None:
+@cause("All agents left, most often (1) because: evicted", "If none is queued in a batch system, start slaves again")
+def the_only_agent_leaves(master: _Master) -> None:
     master.connect(1)
     master.put()
     master.receive(messages.Goodbye("evicted", Cause.EVICTED))
 
 
-def _the_only_agent_is_lost(master: _Master) -> None:
-    master.connect(1)
-    master.put()
-    master.step(Vanished(b"a", 0.0))
-
-
-def _the_only_agent_sends_garbage(master: _Master) -> None:
-    master.connect(1)
-    master.put()
-    master.step(Garbage(b"a", "10.0.0.1", "an unknown kind of message"))
-
-
-def _no_slave_can_run_the_task(master: _Master) -> None:
+@cause(
+    f"(1 wait), such as task 1: AGENT-0 on node1, AGENT-1 on node1: cannot run min: {CANNOT_IMPORT}",
+    "correct this on their machines",
+)
+def no_slave_can_run_the_task(master: _Master) -> None:
     master.connect(1)
     master.connect(1, b"b")
     master.put(1)
@@ -176,13 +172,15 @@ def _no_slave_can_run_the_task(master: _Master) -> None:
     master.refuse(1, b"b")
 
 
-def _the_only_slave_cannot_run_the_task_that_is_addressed_to_it(master: _Master) -> None:
+@cause("(1 wait), such as task 1: AGENT-0 on node1: cannot run min", "install the module")
+def the_only_slave_cannot_run_the_task_that_is_addressed_to_it(master: _Master) -> None:
     master.connect(1)
     master.put(1, "SLAVE-0", anyway=True)
     master.refuse(1)
 
 
-def _no_agent_has_time_for_the_task(master: _Master) -> None:
+@cause("s at most, and the task takes 500000 s; AGENT-2 on node1: cannot run min", "correct seconds_expected")
+def no_agent_has_time_for_the_task(master: _Master) -> None:
     """The agent with the most time cannot run the algorithm. Time passes, and the agents stay."""
     for peer, seconds_left in ((b"a", 2e5), (b"b", 3e5), (b"c", 4e5)):
         master.connect(1, peer, seconds_left)
@@ -194,39 +192,41 @@ def _no_agent_has_time_for_the_task(master: _Master) -> None:
     master.put(1, expected=5e5)
 
 
-def _no_agent_has_time_for_another_task_like_that(master: _Master) -> None:
+@cause("s at most, and the task takes 300000 s", "give it to tasks that take less than their mean")
+def no_agent_has_time_for_another_task_like_that(master: _Master) -> None:
     master.connect(1, seconds_left=2e5)
     master.put()
     master.finish(1, seconds=3e5)
     master.put()
 
 
-def _every_slave_is_ordered(master: _Master) -> None:
+@cause(
+    "AGENT-0 on node1: all slaves are ordered or freed, and get no task that is not addressed to them",
+    "free one with mw.free_slave, or start more slaves",
+)
+def every_slave_is_ordered(master: _Master) -> None:
     master.core.obey(AllocateSlaves(2, SlaveKind.ORDERED))
     master.connect(2)
     master.put()
 
 
-def _no_more_ordered_slaves_connect(master: _Master) -> None:
+@cause("2 more ordered slaves are wanted and none connects", "start more slaves")
+def no_more_ordered_slaves_connect(master: _Master) -> None:
     master.connect(1)
     master.core.obey(AllocateSlaves(3, SlaveKind.ORDERED))
     master.wait()
 
 
-def _no_more_intermingle_slaves_connect(master: _Master) -> None:
-    master.connect(1)
-    master.core.obey(AllocateSlaves(2, SlaveKind.INTERMINGLE))
-    master.wait()
-
-
-def _no_more_ordered_slaves_connect_while_the_loop_waits_with_a_timeout(master: _Master) -> None:
+@cause("2 more ordered slaves are wanted and none connects", "start more slaves")
+def no_more_ordered_slaves_connect_while_the_loop_waits_with_a_timeout(master: _Master) -> None:
     master.connect(1)
     master.core.obey(AllocateSlaves(3, SlaveKind.ORDERED))
     master.core.waiting = Waiting.FOR_A_WHILE
     master.step()
 
 
-def _the_only_agent_finishes_its_last_task(master: _Master) -> None:
+@cause("no slave is connected (1 tasks wait)", "are leaving: start others")
+def the_only_agent_finishes_its_last_task(master: _Master) -> None:
     master.connect(1)
     master.put()
     master.put()
@@ -235,200 +235,30 @@ def _the_only_agent_finishes_its_last_task(master: _Master) -> None:
     master.finish(1)
 
 
-def _the_loop_waits_before_a_task_is_submitted(master: _Master) -> None:
+@cause("mw.loop() waits, but no task is submitted and no ordered slave is wanted", "submit tasks, or leave the loop")
+def the_loop_waits_before_a_task_is_submitted(master: _Master) -> None:
     master.connect(1)
     master.wait()
 
 
-def _the_loop_waits_after_all_tasks_have_ended(master: _Master) -> None:
-    master.connect(1)
-    master.put()
-    master.finish(1)
-    master.wait()
-
-
-# Events after which progress is possible again
-
-
-def _an_agent_connects(master: _Master) -> None:
-    master.connect(1, b"able")
-
-
-def _an_agent_connects_and_the_loop_returns(master: _Master) -> None:
-    master.connect(1, b"able")
-    master.core.waiting = Waiting.NOT
-    master.step()
-
-
-def _a_slave_becomes_ready(master: _Master) -> None:
-    master.receive(messages.SlaveReady(2))
-
-
-def _a_slave_is_freed(master: _Master) -> None:
-    master.step(FreeSlave(SlaveId("SLAVE-1")))
-
-
-def _a_task_is_submitted(master: _Master) -> None:
-    master.put()
-
-
-@frozen
-class _Cause:
-    """One cause of silence, the expected notice, and how progress becomes possible again."""
-
-    happen: Callable[[_Master], None]
-    """Make the cause happen to a master."""
-    reason: str
-    """A part of the notice: why nothing can progress."""
-    next_step: str
-    """A part of the notice: what the user can do."""
-    end: Callable[[_Master], None] = _an_agent_connects
-
-
-CAUSES = [
-    _Cause(
-        _only_mwpy_doctor_connects,
-        "no slave is connected (1 tasks wait)",
-        "If none is queued in a batch system, start some with `python APP --mw-slave",
-    ),
-    _Cause(
-        _no_agent_connects,
-        "no slave is connected (1 tasks wait)",
-        "If none is queued in a batch system, start some with `python APP --mw-slave",
-    ),
-    _Cause(
-        _no_agent_connects_and_no_task_is_submitted,
-        "no slave is connected (0 tasks wait)",
-        "If none is queued in a batch system, start some with `python APP --mw-slave",
-        _an_agent_connects_and_the_loop_returns,
-    ),
-    _Cause(
-        _an_agent_of_another_computation_connects,
-        "Refused connections: 1, the last from here: member id 'other' is not this master's 'm'",
-        "check --mw-member-id or its resource file",
-    ),
-    _Cause(
-        _agents_with_old_resource_files_connect,
-        "Refused connections: 3, the last from here",
-        "give it a fresh copy",
-    ),
-    _Cause(_a_stranger_connects, "Refused connections: 1, the last from 10.0.0.9", "give it a fresh resource file"),
-    _Cause(
-        _an_agent_connects_without_slaves,
-        "1 agent is connected, but its slaves are not ready yet",
-        "see what they write on standard error",
-        _a_slave_becomes_ready,
-    ),
-    _Cause(
-        _slaves_end_before_they_are_ready,
-        "1 agent is connected, but its slaves are not ready yet",
-        "see what they write on standard error",
-        _a_slave_becomes_ready,
-    ),
-    _Cause(
-        _the_only_agent_leaves,
-        "All agents left, most often (1) because: evicted",
-        "If none is queued in a batch system, start slaves again",
-    ),
-    _Cause(
-        _the_only_agent_is_lost,
-        "most often (1) because: the connection broke",
-        "If none is queued in a batch system, start slaves again",
-    ),
-    _Cause(
-        _the_only_agent_sends_garbage,
-        "because: an unknown kind of message",
-        "If none is queued in a batch system, start slaves again",
-    ),
-    _Cause(
-        _no_slave_can_run_the_task,
-        f"(1 wait), such as task 1: AGENT-0 on node1, AGENT-1 on node1: cannot run min: {CANNOT_IMPORT}",
-        "correct this on their machines",
-    ),
-    _Cause(
-        _the_only_slave_cannot_run_the_task_that_is_addressed_to_it,
-        "(1 wait), such as task 1: AGENT-0 on node1: cannot run min",
-        "install the module",
-    ),
-    _Cause(
-        _no_agent_has_time_for_the_task,
-        "s at most, and the task takes 500000 s; AGENT-2 on node1: cannot run min",
-        "correct seconds_expected",
-    ),
-    _Cause(
-        _no_agent_has_time_for_another_task_like_that,
-        "s at most, and the task takes 300000 s",
-        "give it to tasks that take less than their mean",
-    ),
-    _Cause(
-        _every_slave_is_ordered,
-        "AGENT-0 on node1: all slaves are ordered or freed, and get no task that is not addressed to them",
-        "free one with mw.free_slave, or start more slaves",
-        _a_slave_is_freed,
-    ),
-    _Cause(
-        _no_more_ordered_slaves_connect,
-        "2 more ordered slaves are wanted and none connects",
-        "start more slaves",
-        _an_agent_connects_and_the_loop_returns,
-    ),
-    _Cause(
-        _no_more_ordered_slaves_connect_while_the_loop_waits_with_a_timeout,
-        "2 more ordered slaves are wanted and none connects",
-        "start more slaves",
-        _an_agent_connects_and_the_loop_returns,
-    ),
-    _Cause(_the_only_agent_finishes_its_last_task, "no slave is connected (1 tasks wait)", "are leaving: start others"),
-    _Cause(
-        _no_more_intermingle_slaves_connect,
-        "1 more intermingle slaves are wanted and none connects",
-        "start more slaves",
-        _an_agent_connects_and_the_loop_returns,
-    ),
-    _Cause(
-        _the_loop_waits_before_a_task_is_submitted,
-        "mw.loop() waits, but no task is submitted and no ordered slave is wanted",
-        "submit tasks, or leave the loop",
-        _a_task_is_submitted,
-    ),
-    _Cause(
-        _the_loop_waits_after_all_tasks_have_ended,
-        "mw.loop() waits, but no task is submitted and no ordered slave is wanted",
-        "submit tasks, or leave the loop",
-        _a_task_is_submitted,
-    ),
-]
-
-every_cause = pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.happen.__name__.strip("_"))
-
-
-@every_cause
-def test_the_first_notice_comes_in_time_and_names_the_reason_and_the_next_step(cause: _Cause) -> None:
-    """The notice comes within ten seconds. It does not come at once, because most waits are short."""
+@pytest.mark.parametrize(("happen", "reason", "next_step"), CAUSES)
+def test_a_notice_comes_in_time_with_the_reason_and_the_next_step_and_is_repeated_at_growing_intervals(
+    happen: Callable[[_Master], None], reason: str, next_step: str
+) -> None:
+    """The first one comes within ten seconds. It does not come at once, because most waits are short. Each interval is
+    longer than the one before, up to ten minutes."""
     master = _Master()
-    cause.happen(master)
+    happen(master)
     assert not master.silence_notices
+    began = master.now
     master.run(PROMISED_S)
     assert master.silence_notices, "no notice came in time"
-    _, text = master.silence_notices[0]
-    assert cause.reason in text
-    assert cause.next_step in text
-
-
-@every_cause
-def test_the_notice_is_repeated_at_growing_intervals(cause: _Cause) -> None:
-    """Each interval is longer than the one before, up to ten minutes."""
-    master = _Master()
-    cause.happen(master)
-    began = master.now
     master.run(DAY_S)
     gaps = [late - early for early, late in pairwise([began, *(at for at, _ in master.silence_notices)])]
     assert all(late > early or late == SAY_AGAIN_S == 600.0 for early, late in pairwise(gaps)), gaps
     assert max(gaps) == SAY_AGAIN_S
     assert DAY_S / SAY_AGAIN_S <= len(gaps) < 150
-    assert all(cause.reason in text and cause.next_step in text for _, text in master.silence_notices), (
-        "the reason changed"
-    )
+    assert all(reason in text and next_step in text for _, text in master.silence_notices), "the reason changed"
 
 
 def test_if_all_tasks_pause_the_notice_says_when_the_next_attempt_starts() -> None:

@@ -35,7 +35,7 @@ from mwpy._values import messages, records
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.messages import HostStatus, Notice
+from mwpy._values.messages import HostStatus, LogRow, Notice, Overview
 from mwpy._values.policy import OTHER_KINDS, TaskPolicy
 from mwpy._values.records import ReusedTasks
 from mwpy._values.requires import Offers, requires_of
@@ -266,6 +266,7 @@ def test_failures_are_counted_by_kind(asked: Asked) -> None:
     asked.put(1)
     asked.put(2, refers=(1,))
     asked.finish(1, error=ValueError("negative"))
+    assert asked.status.last_failure == "task 1 (max) on node1: ValueError: negative"
     asked.put(3, attempts_max=1)
     asked.receive(messages.SlaveDied(1, 3, Cause.CRASH, "killed by signal 11", NO_WORDS), peer=b"a")
     assert asked.status.failures == {"ValueError": 1, "TaskUnrunnable (crash)": 1}
@@ -275,13 +276,6 @@ def test_failures_are_counted_by_kind(asked: Asked) -> None:
     assert status.last_failure.startswith("task 4 (max): SLAVE-7, to which it was addressed, is gone")
     assert status.last_failure_age_s == 1.0
     assert status.tasks["failed"] == 3
-
-
-def test_the_last_failure_names_the_task_and_its_host(asked: Asked) -> None:
-    asked.connect()
-    asked.put(1)
-    asked.finish(1, error=ValueError("negative"))
-    assert asked.status.last_failure == "task 1 (max) on node1: ValueError: negative"
 
 
 def test_what_is_kept_of_failures_has_a_limit(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +291,7 @@ def test_what_is_kept_of_failures_has_a_limit(asked: Asked, monkeypatch: pytest.
     assert [*failures.kinds][-1] == OTHER_KINDS
 
 
-def test_the_newest_notices_are_in_a_status(asked: Asked) -> None:
+def test_a_status_has_the_newest_notices_and_says_why_no_tasks_are_sent(asked: Asked) -> None:
     for number in range(NOTICES_KEPT + 1):
         asked.core.state.notice(f"notice {number}")
     asked.pass_time(7.0)
@@ -305,6 +299,8 @@ def test_the_newest_notices_are_in_a_status(asked: Asked) -> None:
     notices = asked.status.notices
     assert len(notices) == NOTICES_KEPT
     assert notices[-2:] == [Notice(8.0, f"notice {NOTICES_KEPT}"), Notice(1.0, "the last one")]
+    asked.core.feeding.unfetched = 2 << 30
+    assert asked.status.waits.startswith("results of about 2.0 GiB wait")
 
 
 def test_a_message_before_the_first_event_is_as_old_as_the_master() -> None:
@@ -313,13 +309,6 @@ def test_a_message_before_the_first_event_is_as_old_as_the_master() -> None:
     asked.core.state.notice("the run database has results")
     asked.pass_time(3.0)
     assert asked.status.notices == [Notice(4.0, "the run database has results")]
-
-
-def test_a_status_says_why_no_tasks_are_sent(asked: Asked) -> None:
-    asked.core.feeding.unfetched = 2 << 30
-    assert asked.status.waits.startswith("results of about 2.0 GiB wait")
-    late = Asked(feeds_until=100.5, ends_at=101.0)
-    assert late.status.waits == "the time of the master is nearly over, so no more tasks are sent"
 
 
 # ---- the rate ----
@@ -377,23 +366,6 @@ def test_slaves_are_busy_with_other_tasks(single: Asked) -> None:
     single.put(1, 8)
     named = ", ".join(f"AGENT-{number} on node{number}" for number in range(5))
     assert single.explain(8).reasons == [f"{named} and 2 more: all slaves are busy, with 7 tasks"]
-
-
-def test_an_agent_with_little_time_is_sent_no_long_task(single: Asked) -> None:
-    """The most time of these agents is named."""
-    for peer, left_s in ((b"a", 30.0), (b"b", 50.0), (b"c", 40.0)):
-        single.receive(messages.Hello("m", "g", "node1", 1, "3.11", 1, seconds_left=left_s), peer=peer)
-        single.receive(messages.SlaveReady(1), peer=peer)
-    single.put(1, seconds_expected=100.0)
-    named = "AGENT-0 on node1, AGENT-1 on node1, AGENT-2 on node1"
-    assert single.explain(1).reasons == [f"{named}: too little time left: 49 s at most, and the task takes 100 s"]
-
-
-def test_ordered_slaves_get_no_task_of_no_address(single: Asked) -> None:
-    single.step(AllocateSlaves(1, SlaveKind.ORDERED))
-    single.connect()
-    single.put(1)
-    assert "all slaves are ordered or freed" in _last(single, 1)
 
 
 def test_an_addressed_task_waits_for_its_slave(single: Asked) -> None:
@@ -457,29 +429,20 @@ def test_a_delayed_task_pauses(single: Asked) -> None:
 # ---- tasks that slaves have, and those that have ended ----
 
 
-def test_a_running_task_is_named_with_its_slave(single: Asked) -> None:
-    single.connect()
-    single.put(1)
-    single.now += 40.0
-    assert str(single.explain(1)) == (
-        "task 1 (max) is at a slave, after 1 attempt\n"
-        "  attempt 1 is on SLAVE-0 of AGENT-0 (node1), and has run there for at most 41 s"
-    )
-
-
-def test_a_task_behind_others_at_its_slave_has_not_started() -> None:
+def test_a_task_at_a_slave_is_explained() -> None:
+    """The first of its slave runs, and the others have not started. A cancelled one may finish."""
     asked = Asked(task_group=3)
     asked.connect()
     asked.put(1, 3)
+    asked.now += 40.0
+    assert str(asked.explain(1)) == (
+        "task 1 (max) is at a slave, after 1 attempt\n"
+        "  attempt 1 is on SLAVE-0 of AGENT-0 (node1), and has run there for at most 41 s"
+    )
     assert "behind 2 tasks; its last result came" in _last(asked, 3)
-
-
-def test_a_task_that_may_finish_after_its_cancellation_says_so(single: Asked) -> None:
-    single.connect()
-    single.put(1)
-    single.step(CancelTasks([(1, 1)], Running.FINISH))
-    single.step()
-    assert single.explain(1).fate == "is at a slave and is cancelled unless it has started, after 1 attempt"
+    asked.step(CancelTasks([(1, 1)], Running.FINISH))
+    asked.step()
+    assert asked.explain(1).fate == "is at a slave and is cancelled unless it has started, after 1 attempt"
 
 
 def test_the_end_of_a_task_is_explained(single: Asked) -> None:
@@ -544,14 +507,9 @@ def test_agents_are_drained_by_their_name_their_job_or_their_host(asked: Asked) 
     assert not any(isinstance(each, messages.Shutdown) for each in asked.answers[b"d"])
     asked.put(5, 3)
     assert asked.sent in ([], [5])
-
-
-def test_an_agent_that_leaves_already_and_one_of_the_master_cannot_be_drained(asked: Asked) -> None:
-    asked.connect(b"a", "node1")
-    asked.receive(messages.Leaving("evicted", Cause.EVICTED))
-    answer = asked.ask(messages.Ask("m", "g", drain=["node1"]))
-    assert isinstance(answer, messages.Drained)
-    assert (answer.agents, "has the state leaving" in answer.unknown[0]) == ([], True)
+    again = asked.ask(messages.Ask("m", "g", drain=["node1"]))
+    assert isinstance(again, messages.Drained)
+    assert (again.agents, "has the state leaving" in again.unknown[0]) == ([], True)
 
 
 def test_a_task_with_requirements_says_why_each_agent_is_not_sent_it(asked: Asked) -> None:
@@ -568,3 +526,88 @@ def test_a_task_with_requirements_says_why_each_agent_is_not_sent_it(asked: Aske
         "AGENT-1 on node2: it offers too little: python >=3.10 required, and it has 3.8",
     ]
     assert second.reasons[0] == "AGENT-0 on node1: not now: 0 of cpus 2 are free, and 1 required"
+
+
+# ---- more than a status: what each slave does, what failed and what was logged ----
+
+
+def detailed(single: Asked) -> Overview:
+    answer = single.ask(messages.Ask("m", "g", detailed=True))
+    assert isinstance(answer, Overview)
+    return answer
+
+
+def test_each_slave_is_named_with_its_task_and_how_long_this_has_run(single: Asked) -> None:
+    single.connect(slaves=2, job="4711.0")
+    single.receive(messages.SlaveReady(2), peer=b"a")
+    single.put(1)
+    single.pass_time(9.0)
+    busy, idle = sorted(detailed(single).slaves, key=lambda row: row.task == 0)
+    assert (busy.host, busy.job, busy.state, busy.task, busy.algorithm) == ("node1", "4711.0", "busy", 1, "max")
+    assert (busy.running_s, busy.up_s, busy.finished) == (10.0, 10.0, 0)
+    assert (idle.state, idle.task, idle.running_s) == ("idle", 0, 0.0)
+
+
+def test_only_so_many_slaves_are_named(single: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "SLAVES_SHOWN", 2)
+    for name in (b"a", b"b", b"c"):
+        single.connect(name)
+    found = detailed(single)
+    assert ([row.sid for row in found.slaves], found.slaves_left_out) == (["SLAVE-0", "SLAVE-1"], 1)
+
+
+def test_the_reason_why_nothing_moves_is_given_only_if_nothing_moves(single: Asked) -> None:
+    assert detailed(single).stuck == ""
+    single.put(1)
+    assert "no slave is connected" in detailed(single).stuck
+    single.connect()
+    assert detailed(single).stuck == ""
+    single.finish(1)
+    single.put(2, requires=requires_of({"gpus": 1, "cpus": 0}))
+    assert "gpus" in detailed(single).stuck
+
+
+def test_each_kind_of_failure_has_its_newest_example_with_the_traceback(single: Asked) -> None:
+    single.core.answers.arguments = lambda task: (str(task), "13")
+    single.connect()
+    single.put(1, 3)
+    for task, error in ((1, ValueError("one")), (2, OSError("two")), (3, ValueError("three"))):
+        single.finish(task, error=error)
+    values, system = detailed(single).examples
+    assert (values.kind, values.count, values.task, values.text) == ("ValueError", 2, 3, "ValueError: three")
+    assert (values.host, values.arguments, values.age_s) == ("node1", "3, 13", 1.0)
+    assert "ValueError: three" in values.traceback
+    assert (system.kind, system.count) == ("OSError", 1)
+
+
+def test_what_the_arguments_of_failures_have_in_common_is_named(single: Asked) -> None:
+    single.core.answers.arguments = lambda task: (str(task), "13", "'even'" if task % 2 == 0 else "'odd'")
+    single.connect()
+    single.put(1, 6)
+    common = []
+    for task in range(1, 7):
+        single.finish(task, error=ValueError("no"))
+        common.append(detailed(single).examples[0].common)
+    assert common[:3] == ["", "", "argument 2 is 13"]
+    assert common[-1] == "argument 2 is 13, argument 3 is 'odd' or 'even'"
+
+
+def test_the_newest_records_of_logging_are_kept(single: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    single.connect()
+    single.put(1)
+    row = LogRow(1, "max", 5.5, 30, "app", "a\nb", "/app.py", 12, "work", "")
+    for _ in range(answers.LINES_KEPT + 5):
+        single.receive(messages.Logged(1, [row]), peer=b"a")
+    lines = detailed(single).log
+    assert len(lines) == answers.LINES_KEPT
+    assert (lines[-1].sid, lines[-1].host, lines[-1].task, lines[-1].text) == ("SLAVE-0", "node1", 1, "a b")
+
+
+def test_work_is_counted_for_each_slave_and_each_algorithm_at_each_host(single: Asked) -> None:
+    single.connect()
+    single.put(1, 2)
+    single.finish(1, seconds=2.0)
+    single.finish(2, seconds=3.0)
+    [row], [slave] = detailed(single).rows, detailed(single).slaves
+    assert (slave.finished, slave.busy_s) == (2, 5.0)
+    assert (row.algorithm, row.host, row.tasks, row.seconds, row.longest_s) == ("max", "node1", 2, 5.0, 3.0)
