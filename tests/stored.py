@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from mwpy._database.store import Writer
 from mwpy._values import records
 from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.causes import Cause
-from mwpy._values.earlier import Given
+from mwpy._values.earlier import EarlierAnswers, Given
 from mwpy._values.groups import payload, spans_of
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messagepack import FAILURE, as_extension, encode
@@ -119,6 +120,18 @@ def write(writer: Writer, *happened: Record, at: float = NOON, calls: dict[int, 
     done = threading.Event()
     writer.write(Given(happened, at, done.set, calls or {}))
     assert done.wait(30)
+
+
+def run(path: Path, *happened: Record, at: float = NOON) -> None:
+    """Write one generation."""
+    with closing(opened(path)) as writer:
+        write(writer, *happened, at=at)
+
+
+def answers(path: Path) -> list[EarlierAnswers]:
+    """What a restart would be answered."""
+    with closing(opened(path)) as writer:
+        return [each for each in writer.stored.earlier() if isinstance(each, EarlierAnswers)]
 
 
 def sample(path: Path) -> None:

@@ -16,13 +16,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.stored import NOON, Failures, algorithm, opened, received, sample, submitted, write
+from tests.stored import NOON, Failures, algorithm, answers, opened, received, run, sample, submitted, write
 
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.state import MasterSettings
 from mwpy._database import opening, store
 from mwpy._database import rows as stored_rows
-from mwpy._database.opening import lock
 from mwpy._database.rows import LARGE_BYTES
 from mwpy._database.store import Writer
 from mwpy._roles.run_store import open_writer, read_into
@@ -56,12 +55,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def values_in(path: Path) -> list[object]:
     """Open a run database and return the value of each answer."""
-    writer = opened(path)
-    try:
-        answers = [each for each in writer.stored.earlier() if isinstance(each, EarlierAnswers)]
-        return [entries(*writer.stored.frames(each.row))[0][0] for each in answers]
-    finally:
-        writer.close()
+    found = answers(path)
+    with closing(opened(path)) as writer:
+        return [entries(*writer.stored.frames(each.row))[0][0] for each in found]
 
 
 def test_a_log_that_was_cut_off_anywhere_has_the_first_commits(tmp_path: Path) -> None:
@@ -129,8 +125,7 @@ def test_a_damaged_file_is_kept_and_refused_with_the_commands_that_save_what_can
 ) -> None:
     """A restart with the new file has nothing but right values, and those of large values, too."""
     path = tmp_path / "my run.db"
-    with closing(opened(path)) as writer:
-        write(writer, algorithm(), submitted(100, 1), received({100: "x" * LARGE_BYTES}))
+    run(path, algorithm(), submitted(100, 1), received({100: "x" * LARGE_BYTES}))
     path.write_bytes(left := damaged(whole(path)))
     with pytest.raises(RunDatabaseError, match=r"is damaged .*It is kept, and not used") as caught:
         read(path)
@@ -280,8 +275,7 @@ def test_a_flipped_bit_gives_no_task_the_value_of_another_one(in_memory: Path) -
 @pytest.mark.parametrize("table", ["algorithms", "submissions", "results"])
 def test_a_row_without_its_checksum_does_not_count_and_is_named(path: Path, table: str) -> None:
     """What refers to a damaged algorithm does not count either."""
-    with closing(opened(path)) as writer:
-        write(writer, algorithm(), submitted(1, 2), received({1: 7, 2: 14}))
+    run(path, algorithm(), submitted(1, 2), received({1: 7, 2: 14}))
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"UPDATE records SET checksum = 0 WHERE kind = '{table}'")
         connection.commit()
@@ -301,24 +295,21 @@ def test_a_record_that_cannot_be_read_is_left_out_and_named(path: Path, kind: st
     lost: list[str] = []
     answers_of(path, lost)
     assert lost == [f"row {row} of {kind}"]
-    with RunDatabase(path) as run:
-        run.summary()
-        list(run.attempts(generation=1))
-        assert len(list(run.tasks(generation=1))) == (0 if kind == "submissions" else 12)
+    with RunDatabase(path) as database:
+        database.summary()
+        list(database.attempts(generation=1))
+        assert len(list(database.tasks(generation=1))) == (0 if kind == "submissions" else 12)
 
 
 def test_a_generation_that_only_its_rows_show_has_its_number(path: Path) -> None:
     """The row of a generation may be lost with a damaged page."""
-    writer = opened(path)
-    write(writer, algorithm(), submitted(1, 1), received({1: 1}))
-    writer.close()
+    run(path, algorithm(), submitted(1, 1), received({1: 1}))
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("DELETE FROM records WHERE kind = 'generations'")
         connection.commit()
-    writer = opened(path)
-    assert writer.generation == 2
-    assert len(list(writer.stored.earlier())) == 3
-    writer.close()
+    with closing(opened(path)) as writer:
+        assert writer.generation == 2
+        assert len(list(writer.stored.earlier())) == 3
 
 
 # Large values that are missing or damaged
@@ -329,14 +320,9 @@ LARGE = "x" * LARGE_BYTES
 @pytest.fixture
 def file(path: Path) -> Path:
     """The file with the large value of a run database that also has a small one."""
-    with closing(opened(path)) as writer:
-        write(writer, algorithm(), submitted(1, 2), received({1: LARGE}), received({2: 4}))
+    run(path, algorithm(), submitted(1, 2), received({1: LARGE}), received({2: 4}))
     [file] = path.with_name("run.db.values").iterdir()
     return file
-
-
-def answers(writer: Writer) -> list[EarlierAnswers]:
-    return [each for each in writer.stored.earlier() if isinstance(each, EarlierAnswers)]
 
 
 def missing(file: Path) -> None:
@@ -361,17 +347,11 @@ def test_an_answer_without_its_large_value_is_no_answer(path: Path, file: Path, 
     """Its task runs again. Its value is written again, although it has the same name."""
     assert callable(damage)
     damage(file)
-    writer = opened(path)
-    assert [each.results.tasks for each in answers(writer)] == [[2]]
-    assert writer.stored.lost == [str(file)]
-    write(writer, algorithm(), submitted(1, 1), received({1: LARGE}))
-    writer.close()
-    writer = opened(path)
-    found = answers(writer)
-    assert [each.results.tasks for each in found] == [[1], [2], [1]]
-    assert [entries(*writer.stored.frames(each.row))[0] for each in found] == [[LARGE], [4], [LARGE]]
-    assert not writer.stored.lost
-    writer.close()
+    lost: list[str] = []
+    assert [*answers_of(path, lost).values()] == [4]
+    assert lost == [str(file)]
+    run(path, algorithm(), submitted(1, 1), received({1: LARGE}))
+    assert values_in(path) == [LARGE, 4, LARGE]
 
 
 def test_a_value_of_another_size_is_noticed_although_only_the_newest_files_are_read(
@@ -379,20 +359,20 @@ def test_a_value_of_another_size_is_noticed_although_only_the_newest_files_are_r
 ) -> None:
     shortened(file)
     monkeypatch.setattr(stored_rows, "CHECKED_BYTES", -1)
-    writer = opened(path)
-    assert [each.results.tasks for each in answers(writer)] == [[2]]
-    assert writer.stored.lost == [str(file)]
+    lost: list[str] = []
+    assert [*answers_of(path, lost).values()] == [4]
+    assert lost == [str(file)]
     assert not file.exists()
-    writer.close()
 
 
 def test_a_value_that_disappears_while_the_master_runs_is_named(path: Path, file: Path) -> None:
-    writer = opened(path)
-    [answer, _] = answers(writer)
+    [answer, _] = answers(path)
     file.unlink()
-    with pytest.raises(RunDatabaseError, match=f"missing: {file}. Put it back; or start again"):
+    with (
+        closing(opened(path)) as writer,
+        pytest.raises(RunDatabaseError, match=f"missing: {file}. Put it back; or start again"),
+    ):
         writer.stored.frames(answer.row)
-    writer.close()
 
 
 # A full disk
@@ -424,8 +404,8 @@ def test_a_full_disk_stops_the_writer_and_the_file_stays_right(
     writer.close()
     assert len(failures) == 1
     assert "disk is full" in failures[0]
-    with RunDatabase(path) as run:
-        done = [each["task"] for each in run.query("SELECT base AS task FROM results ORDER BY seq")]
+    with RunDatabase(path) as database:
+        done = [each["task"] for each in database.query("SELECT base AS task FROM results ORDER BY seq")]
     assert done[: len(stored)] == stored == [*range(1, len(stored) + 1)]
     assert stored
 
@@ -439,8 +419,8 @@ def test_a_large_value_without_room_stops_the_writer(small_disk: Path) -> None:
     writer.close()
     assert f"cannot write a large value to {path}.values: {os.strerror(errno.ENOSPC)}" in failures[0]
     assert not called
-    with RunDatabase(path) as run:
-        assert run.summary()["tasks"]["not ended"] == 1
+    with RunDatabase(path) as database:
+        assert database.summary()["tasks"]["not ended"] == 1
 
 
 # The lock
@@ -450,22 +430,12 @@ def test_a_second_master_is_refused_with_the_process_and_the_host_of_the_first(p
     """A lock file without a text names nobody."""
     code = "import sys; from tests.stored import *; opened(Path(sys.argv[1]))"
     with closing(opened(path)):
-        run = [sys.executable, "-c", code, str(path)]
-        first = subprocess.run(run, check=False, capture_output=True, text=True).stderr
+        command = [sys.executable, "-c", code, str(path)]
+        first = subprocess.run(command, check=False, capture_output=True, text=True).stderr
         os.truncate(path.with_name(".run.db.lock"), 0)
-        second = subprocess.run(run, check=False, capture_output=True, text=True).stderr
+        second = subprocess.run(command, check=False, capture_output=True, text=True).stderr
     assert f"used by another master: process {os.getpid()} on {os.uname().nodename}, which runs since " in first
     assert "used by another master: an unknown process. Wait for its end" in second
-
-
-def test_a_lock_whose_file_cannot_be_removed_is_released(path: Path) -> None:
-    """The file system may have failed. The owner says nothing, because its database says it."""
-    mine, file = lock(path), path.with_name(".run.db.lock")
-    file.unlink()
-    file.mkdir()
-    mine.release()
-    file.rmdir()
-    lock(path).release()
 
 
 def test_a_file_system_without_locks_is_refused_with_the_reason(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

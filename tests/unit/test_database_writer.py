@@ -19,10 +19,12 @@ from tests.stored import (
     Failures,
     algorithm,
     allocated,
+    answers,
     brought,
     named,
     opened,
     received,
+    run,
     slave,
     submitted,
     write,
@@ -35,7 +37,6 @@ from mwpy._system import clock
 from mwpy._values import records
 from mwpy._values.causes import Cause
 from mwpy._values.earlier import (
-    EarlierAnswers,
     Given,
 )
 from mwpy._values.errors import RunDatabaseError
@@ -55,23 +56,15 @@ def asked(path: Path, query: str) -> list[Any]:
         return connection.execute(query).fetchall()
 
 
-def run(path: Path, *happened: records.Record) -> None:
-    """Write one generation."""
-    writer = opened(path)
-    write(writer, *happened)
-    writer.close()
-
-
 def test_results_are_read_as_they_were_written(path: Path) -> None:
     """Those of a slave, with each of their fields."""
     record = received({1: 1, 2: ValueError("odd")})
     written = replace(record.results, slave=3, buffers=[0, 0], again=[1], plain=True)
     run(path, algorithm(), *slave(), submitted(1, 2), replace(record, results=written))
-    writer = opened(path)
-    [answers] = [each for each in writer.stored.earlier() if isinstance(each, EarlierAnswers)]
-    read, frames = writer.stored.frames(answers.row)
-    writer.close()
-    for found in answers.results, read:
+    [answer] = answers(path)
+    with closing(opened(path)) as writer:
+        read, frames = writer.stored.frames(answer.row)
+    for found in answer.results, read:
         assert [getattr(found, name) for name in written.__struct_fields__] == [*astuple(written)]
     assert frames == record.frames
 
@@ -80,10 +73,8 @@ def test_the_host_of_results_that_an_agent_brings_is_known_although_the_file_lac
     """The former master was killed before it stored that the slave had connected."""
     run(path, algorithm(), submitted(1, 3))
     run(path, brought({3: 9}))
-    writer = opened(path)
-    [answers] = [each for each in writer.stored.earlier() if isinstance(each, EarlierAnswers)]
-    writer.close()
-    assert (answers.generation, answers.host, answers.results.tasks) == (1, "node1", [3])
+    [answer] = answers(path)
+    assert (answer.generation, answer.host, answer.results.tasks) == (1, "node1", [3])
 
 
 def test_a_task_that_must_not_run_twice_is_on_the_disk_before_it_leaves(
@@ -98,6 +89,15 @@ def test_a_task_that_must_not_run_twice_is_on_the_disk_before_it_leaves(
     write(writer, allocated(replace(named(2), once=True)))
     writer.close()
     assert synced
+
+
+def test_the_log_is_written_to_the_disk_a_second_after_a_commit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = threading.Event()
+    monkeypatch.setattr(os, "fdatasync", lambda _: synced.set())
+    with closing(opened(path)) as writer:
+        write(writer, algorithm())
+        assert not synced.is_set()
+        assert synced.wait(30)
 
 
 def test_records_are_in_the_file_before_what_follows_is_called(path: Path) -> None:
@@ -122,10 +122,11 @@ def test_records_that_may_wait_are_written_although_nothing_follows(path: Path) 
 
 
 def test_a_second_master_in_the_same_process_is_refused(path: Path) -> None:
-    writer = opened(path)
-    with pytest.raises(RunDatabaseError, match="used by another master of this process: close that one first"):
+    with (
+        closing(opened(path)),
+        pytest.raises(RunDatabaseError, match="used by another master of this process: close that one first"),
+    ):
         opened(path)
-    writer.close()
     opened(path).close()
 
 
@@ -150,19 +151,15 @@ def test_a_symbolic_link_to_a_run_database_lets_no_second_master_in(path: Path) 
     """The lock is beside the file, not beside the link. So are large values."""
     link = path.with_name("link.db")
     link.symlink_to(path.name)
-    writer = opened(link)
     large = "x" * LARGE_BYTES
-    write(writer, algorithm(), submitted(1, 1), received({1: large}))
-    with pytest.raises(RunDatabaseError, match="used by another master"):
-        opened(path)
-    with pytest.raises(RunDatabaseError, match="used by another master"):
-        RunDatabase.prune(link)
-    writer.close()
+    with closing(opened(link)) as writer:
+        write(writer, algorithm(), submitted(1, 1), received({1: large}))
+        with pytest.raises(RunDatabaseError, match="used by another master"):
+            opened(path)
     assert {each.name for each in path.parent.iterdir() if "link" in each.name} == {"link.db"}
-    writer = opened(path)
-    [answer] = [each for each in writer.stored.earlier() if isinstance(each, EarlierAnswers)]
-    assert entries(*writer.stored.frames(answer.row))[0] == [large]
-    writer.close()
+    [answer] = answers(path)
+    with closing(opened(path)) as writer:
+        assert entries(*writer.stored.frames(answer.row))[0] == [large]
 
 
 @pytest.mark.parametrize("version", [9, 1000])
