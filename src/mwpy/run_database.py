@@ -21,6 +21,7 @@ from typing import IO, Any, Literal, Self, get_args
 from msgspec import Struct
 
 from mwpy._database.opening import Connection, open_for_reading, open_for_writing
+from mwpy._database.reading import states_of
 from mwpy._database.rows import ValueFiles
 from mwpy._system import process
 from mwpy._system.locks import real_path
@@ -98,6 +99,10 @@ class RunDatabase:
             "SELECT a.name, sum(t.count) FROM algorithms a JOIN submissions t "
             "ON t.generation = a.generation AND t.algorithm = a.number WHERE a.generation = ? GROUP BY a.name"
         )
+        failures = (
+            "SELECT error, count(*) AS count, task, message, arguments FROM tasks WHERE error IS NOT NULL "
+            f"AND generation = ? GROUP BY error ORDER BY count(*) DESC LIMIT {KINDS_SHOWN}"
+        )
         hosts = (
             "SELECT g.host, count(*) AS slaves, coalesce(sum(r.count), 0) AS tasks, "
             "coalesce(sum(r.total_s), 0.0) AS seconds FROM slaves s JOIN agents g USING (generation, agent) LEFT JOIN "
@@ -109,9 +114,9 @@ class RunDatabase:
         return {
             "member_id": member_ids[0][0] if member_ids else "",
             "generations": generations,
-            "tasks": self._states(last),
+            "tasks": states_of(self._connection, "tasks", last),
             "algorithms": dict(asked(algorithms, (last,))),
-            "failures": self._failures(last),
+            "failures": self.query(failures, (last,)),
             "hosts": self.query(hosts),
             "lost": self.query(lost),
         }
@@ -219,7 +224,7 @@ class RunDatabase:
 
         connection = open_for_reading(self.path)
         try:
-            page = report.page_of(connection, self._states(self._last()), str(self.path))
+            page = report.page_of(connection, self._last(), str(self.path))
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # SQLite does not notice such damage
             raise RunDatabaseError(
                 f"the run database {self.path} is damaged: a value in it is none that a master writes ({error}). "
@@ -290,38 +295,6 @@ class RunDatabase:
             condition, parameters = f"{condition} AND state = ?", [*parameters, state]
         query = f"SELECT * FROM {view} WHERE {condition} ORDER BY task"
         return map(dict, self._connection.each_row(query, parameters))
-
-    def _states(self, generation: int) -> dict[str, int]:
-        """The tasks of a generation by state."""
-        query = (
-            "SELECT coalesce(sum(count), 0), coalesce(sum(CASE WHEN answers IS NOT NULL THEN count END), 0), "
-            "coalesce(sum(json_array_length(failed)), 0) FROM submissions WHERE generation = ?"
-        )
-        [(submitted, reused, old_failed)] = self._connection.rows(query, (generation,))
-        query = "SELECT coalesce(sum(count), 0), coalesce(sum(failed), 0) FROM results WHERE generation = ?"
-        [(answered, failed)] = self._connection.rows(query, (generation,))
-        query = "SELECT state, sum(count) FROM ends WHERE generation = ? GROUP BY state"
-        ends = dict(self._connection.rows(query, (generation,)))
-        return {
-            "submitted": submitted,
-            "reused": reused,
-            "finished": answered - failed + reused - old_failed + ends.get("finished", 0),
-            "failed": failed + old_failed + ends.get("failed", 0),
-            "unrunnable": ends.get("unrunnable", 0),
-            "cancelled": ends.get("cancelled", 0),
-            "not ended": max(0, submitted - reused - answered - sum(ends.values())),
-        }
-
-    def _failures(self, generation: int) -> list[dict[str, Any]]:
-        old = "SELECT 1 FROM submissions WHERE failed IS NOT NULL AND generation = ? LIMIT 1"
-        source = "(SELECT generation, error AS type, task, message, arguments FROM tasks WHERE error IS NOT NULL)"
-        if not self.query(old, (generation,)):
-            source = "failures"  # much quicker
-        query = (
-            f"SELECT type AS error, count(*) AS count, task, message, arguments FROM {source} WHERE generation = ? "
-            f"GROUP BY type ORDER BY count(*) DESC LIMIT {KINDS_SHOWN}"
-        )
-        return self.query(query, (generation,))
 
 
 def _remove_rows(connection: Connection) -> tuple[int, int]:

@@ -13,11 +13,10 @@ from tests.spans import MAX, span
 
 from mwpy import audit
 from mwpy._system.streams import RotatedFile, WholeLines
-from mwpy._values import messagepack, records
+from mwpy._values import records
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import UsageError
-from mwpy._values.groups import payload
 from mwpy._values.last_words import NO_WORDS, LastWords
 from mwpy._values.messages import Results
 from mwpy.audit import KEPT, AuditFile, End, Level, read_ends, text_of
@@ -228,19 +227,6 @@ def test_last_words_are_read_back_exactly(tmp_path: Path) -> None:
 def test_a_missing_audit_file_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read the audit file .*No such file.*--mw-audit-file FILE"):
         list(read_ends(tmp_path / "x.audit"))
-
-
-def test_a_record_survives_storing_with_its_buffers() -> None:
-    """Buffers that are views of other memory come back as bytes."""
-    group = Results(1, [1], [1], [1], [0.5], [], [1])
-    record = records.ResultsReceived(SlaveId("SLAVE-0"), group, [payload(1, [b"\x07"]), memoryview(b"large")])
-    restored = records.decoder()(records.encode(record))
-    assert restored == records.ResultsReceived(SlaveId("SLAVE-0"), group, [payload(1, [b"\x07"]), b"large"])
-
-
-def test_bytes_that_are_no_record_are_refused() -> None:
-    with pytest.raises(messagepack.MALFORMED):
-        records.decoder()(b"\x80")
 
 
 def test_a_line_that_was_cut_stays_a_line_of_its_own(tmp_path: Path) -> None:

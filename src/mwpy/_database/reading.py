@@ -36,6 +36,10 @@ ENTRY_BYTES = 60
 """About how many bytes an entry takes beside its encoding."""
 
 
+STATES = "finished", "failed", "unrunnable", "cancelled", "not ended"
+"""The states of tasks, as the view of the tasks has them."""
+
+
 class _Body(Struct):
     """What a restart reads of the body of a row. Each kind of rows has some of these."""
 
@@ -148,6 +152,20 @@ def _read_frames(connection: Connection, files: ValueFiles, row: int) -> tuple[R
     if frames_checksum([view]) != results.checksum or sum(results.sizes) != len(view):
         raise wrong
     return results, [view[start:end] for start, end in pairwise(accumulate(results.sizes, initial=0))]
+
+
+def states_of(connection: Connection, table: str, generation: int) -> dict[str, int]:
+    """Return how many tasks of a generation were submitted, how many of these were answered from former generations,
+    and how many are in each state.
+
+    Args:
+        table: the view of the tasks, or a table with them.
+    """
+    found = dict(connection.rows(f"SELECT state, count(*) FROM {table} WHERE generation = ? GROUP BY 1", (generation,)))
+    query = "SELECT coalesce(sum(count), 0) FROM submissions WHERE answers IS NOT NULL AND generation = ?"
+    [(reused,)] = connection.rows(query, (generation,))
+    states = {state: found.get(state, 0) for state in STATES}
+    return {"submitted": sum(found.values()), "reused": reused, **states}
 
 
 class Stored:

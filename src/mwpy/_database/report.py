@@ -24,6 +24,7 @@ from string import Template
 from typing import Any
 
 from mwpy._database.opening import Connection
+from mwpy._database.reading import states_of
 from mwpy._system import clock
 from mwpy._values.bounds import shortened
 from mwpy._values.phrases import amount, counted, duration
@@ -119,8 +120,9 @@ LEFT JOIN (SELECT generation, sid, min(stop - lost_s) AS first, max(stop) AS las
 CREATE TEMP TABLE policies AS
 SELECT DISTINCT a.name AS algorithm, s.policy FROM submissions s
 JOIN algorithms a ON a.generation = s.generation AND a.number = s.algorithm WHERE s.policy IS NOT NULL;
-CREATE TEMP TABLE ended (task INTEGER PRIMARY KEY, algorithm, state, host, seconds, error);
-INSERT OR IGNORE INTO ended SELECT task, coalesce(algorithm, 'unknown'), state, host, seconds, error FROM tasks
+CREATE TEMP TABLE ended (task INTEGER PRIMARY KEY, generation, algorithm, state, host, seconds, error);
+INSERT OR IGNORE INTO ended
+SELECT task, generation, coalesce(algorithm, 'unknown'), state, host, seconds, error FROM tasks
 WHERE generation = (SELECT max(generation) FROM lives)
 """
 """`spans` are the slaves, `done` has what each of them did, and `ended` the tasks of the last life."""
@@ -263,12 +265,12 @@ class Html(str):
     __slots__ = ()
 
 
-def page_of(connection: Connection, tasks: Mapping[str, int], name: str) -> str:
+def page_of(connection: Connection, last: int, name: str) -> str:
     """Return the page.
 
     Args:
         connection: is used for this alone, and closed by the caller. It gets temporary tables and functions.
-        tasks: how many tasks of the last life are in each state.
+        last: the number of the last life of the master.
         name: the name of the run database.
 
     Raises:
@@ -289,6 +291,7 @@ def page_of(connection: Connection, tasks: Mapping[str, int], name: str) -> str:
     [shares], hosts, algorithms = asked(_SHARES), asked(_HOSTS), asked(_ALGORITHMS, ROWS)
     for each in algorithms:
         each["times"] = [(row["digits"], row["count"]) for row in asked(_TIMES, each["algorithm"])]
+    tasks = states_of(connection, "ended", last)
     lives = asked("SELECT * FROM generations JOIN lives USING (generation) ORDER BY generation")
     body = [
         *(f"<p>{sentence}</p>" for sentence in _story(asked, lives, tasks, shares, hosts)),

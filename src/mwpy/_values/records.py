@@ -5,20 +5,17 @@ applying the records of a master in their order to an empty `MasterState` gives 
 counts. Tags are the exception: a tag is any object and never leaves the master. The audit file shows records as text.
 Every other part that needs to know what happened also reads records.
 
-Each class is a subclass of `Record` and tagged with its name, so `encode` and `decoder` can store a stream of records.
+Each class is a subclass of `Record` and tagged with its name, so the simulator can encode a stream of records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache, reduce
-from operator import or_
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from mwpy._values import messagepack
-from mwpy._values.bounds import Buffer, SlaveId, TaskId
+from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.causes import Cause
 from mwpy._values.last_words import LastWords
 from mwpy._values.messages import AlgorithmDefinition, Results
@@ -563,16 +560,3 @@ class ResultsSent(Record, frozen=True):
 
     sid: SlaveId
     count: int
-
-
-encode: Callable[[Record], bytes] = messagepack.encode
-"""Encode a record, to store it."""
-
-
-@cache
-def decoder() -> Callable[[Buffer], Record]:
-    """Return what reads what `encode` made. It raises one of `messagepack.MALFORMED` for everything else. It is made
-    when it is needed, because this takes 4 ms and few processes need it."""
-    kinds: Any = reduce(or_, Record.__subclasses__())
-    decode: Callable[[Buffer], Record] = messagepack.decoder(kinds)
-    return decode

@@ -27,8 +27,6 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from attrs import define
-
 from mwpy._roles.join import status as ask
 from mwpy._system import clock
 from mwpy._values.errors import ExitCode
@@ -58,12 +56,16 @@ def main(arguments: Sequence[str]) -> int:
     """Show what a master does; return the exit code."""
     parsed = make_parser().parse_args(arguments)
     is_terminal = not parsed.json and sys.stdout.isatty()
-    screen = _Screen(redraws=parsed.watch and is_terminal)
+    drawn = 0
     while True:
         status = ask(parsed.path)
         width, height = shutil.get_terminal_size() if is_terminal else (None, None)
         found = {**status, "overseer": overseer_of(parsed.path)}
-        screen.show([json.dumps(status)] if parsed.json else shown(found, width, height if parsed.watch else None))
+        lines = [json.dumps(status)] if parsed.json else shown(found, width, height if parsed.watch else None)
+        if drawn and is_terminal:  # in place of the last answer
+            print(f"\x1b[{drawn}F\x1b[J", end="")
+        print("\n".join(lines), flush=True)
+        drawn = len(lines)
         if not parsed.watch or status["state"] == "finished":
             return ExitCode.OK
         clock.sleep(parsed.interval)
@@ -79,25 +81,6 @@ def make_parser() -> Parser:
     parser.add_argument("--interval", type=number(0.1, float), default=2.0, metavar="SECONDS", help=interval)
     parser.add_argument("--json", action="store_true", help="print one JSON object in a line for each answer")
     return parser
-
-
-@define(eq=False, repr=False)
-class _Screen:
-    """Shows one text after the other.
-
-    Args:
-        redraws: whether each text replaces the last one. The output is a terminal then, and the lines fit there.
-    """
-
-    redraws: bool
-    _drawn: int = 0
-
-    def show(self, lines: Sequence[str]) -> None:
-        """Show a text."""
-        if self.redraws:
-            print(f"\x1b[{self._drawn}F\x1b[J" if self._drawn else "", end="")
-            self._drawn = len(lines)
-        print("\n".join(lines), flush=True)
 
 
 def shown(status: Mapping[str, Any], width: int | None = None, height: int | None = None) -> list[str]:

@@ -15,6 +15,7 @@ import secrets
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hmac import compare_digest
 from importlib import resources
@@ -31,7 +32,6 @@ from starlette.routing import BaseRoute, Route
 
 import mwpy
 from mwpy.page import metrics
-from mwpy.page.history import History
 from mwpy.resource_file import overseer_of
 
 LOOPBACK = "127.0.0.1"
@@ -63,6 +63,41 @@ HEADERS = {
 FORBIDDEN = "This page needs its token: open the address that the master has printed. It ends with ?token=...\n"
 
 MISSING = "The figures for Prometheus need `pip install 'mwpy-cluster[page]'` in the environment of the master.\n"
+
+
+KEPT_S = 600.0
+"""How many seconds the history goes back."""
+
+LANES = 200
+"""Of how many slaves the history has what they did: those that connected first. The manual names this number."""
+
+GONE = ("away", "shutting down", "connecting")
+"""The states of slaves that neither work nor wait for tasks."""
+
+
+class History:
+    """What a page keeps of the last minutes: how many tasks had ended, and what each slave did."""
+
+    def __init__(self) -> None:
+        self._samples = deque[dict[str, Any]]()
+
+    def add(self, status: Mapping[str, Any]) -> None:
+        """Take a sample of a detailed status."""
+        now, tasks = time.time(), status["tasks"]
+        ended = tasks["succeeded"] + tasks["failed"] + tasks["cancelled"]
+        lanes = {row["sid"]: _doing(row) for row in status["slaves"][:LANES]}
+        self._samples.append({"at": now, "ended": ended, "lanes": lanes})
+        while self._samples[0]["at"] < now - KEPT_S:
+            self._samples.popleft()
+
+    def since(self, at: float) -> list[dict[str, Any]]:
+        """The samples that are newer than this time, in seconds since 1970."""
+        return [each for each in self._samples.copy() if each["at"] > at]
+
+
+def _doing(row: Mapping[str, Any]) -> str | None:
+    """The algorithm whose task a slave runs; empty if it waits for one; None if it is away or ends."""
+    return row["algorithm"] or (None if row["state"] in GONE else "")
 
 
 class Page:
