@@ -230,7 +230,7 @@ def write_later(write: Any) -> Any:
     def changed(store: Any, given: Given) -> None:
         if given.then is not None:
             given.then()
-        write(store, Given(given.records, given.wall, None, given.calls, given.may_wait))
+        write(store, Given(given.records, given.wall, None, given.calls))
 
     return changed
 

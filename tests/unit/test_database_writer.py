@@ -113,14 +113,6 @@ def test_records_are_in_the_file_before_what_follows_is_called(path: Path) -> No
     assert found == [(7, 2)]
 
 
-def test_records_that_may_wait_are_written_although_nothing_follows(path: Path) -> None:
-    writer, done = opened(path), threading.Event()
-    writer.write(Given([records.Notice("1")], NOON, done.set, may_wait=True))
-    assert done.wait(30)
-    writer.close()
-    assert store.LINGER_S + store.PAUSE_S < 0.1, "far less than the second that a kill of the master may repeat"
-
-
 def test_a_second_master_in_the_same_process_is_refused(path: Path) -> None:
     with (
         closing(opened(path)),

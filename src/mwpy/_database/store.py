@@ -4,10 +4,6 @@ The I/O thread of the master gives records to `Writer.write` and goes on. The wr
 up, makes one transaction of it, and then calls what was to be called after it. So the cost of a commit is shared by all
 records that arrive during the commit before, and a result is in the file before the algorithm gets it.
 
-A commit costs 0.2 ms of processor time, whatever it has. Two slaves with tasks of 10 ms would cause 200 of them in a
-second, which is 2 % of what the slaves compute. So while no slave runs out of tasks, a commit waits for more records,
-up to `LINGER_S`. As soon as the master has no task left to send, results are committed and handed over at once.
-
 When a process ends, what it has written stays: the operating system has it. So a killed master loses nothing that was
 committed. Only a power failure loses what is not on the disk. So the thread writes the log to the disk once a second.
 With `full`, it does so at each commit, and else also at the commit of a task that must not run twice, before this task
@@ -73,10 +69,6 @@ PAUSE_S = 0.001
 """How long the writer waits after a commit if more came than it could commit one by one, in seconds. So more share the
 next commit, which costs 100 µs of processor time for itself."""
 
-LINGER_S = 0.05
-"""How long a commit waits for more records if slaves have enough to do, in seconds. The algorithm gets results so much
-later, and a kill of the master loses so much more work."""
-
 _NO_ROOM = errno.ENOSPC, errno.EDQUOT
 
 CLOSE_S = 60.0
@@ -126,12 +118,6 @@ class Writer:
         self._done = 0
         """How many of these were written; only the writer's thread changes it."""
         self._room = threading.Event()
-        self._asked = 0
-        """How many functions were given that are called after a commit; only the thread that gives them changes it."""
-        self._called = 0
-        """How many of these were called; only the writer's thread changes it."""
-        self._hurry = threading.Event()
-        """Set when the next commit must not wait for more records."""
         self._log = os.open(f"{connection.path}-wal", os.O_RDONLY)
         """The write-ahead log. To close it ends all locks that the process has on it, but SQLite has none there."""
         self._sync_at = inf
@@ -191,17 +177,12 @@ class Writer:
         """Write records. If too much waits to be written, wait. One thread calls this at a time."""
         if self._failure:
             return
-        self._asked += given.then is not None
         self._given += given.size
         self._queue.put(given)
-        if not given.may_wait and self._asked > self._called:
-            self._hurry.set()
         while self._given - self._done > MOST_WAITING_BYTES and not self._failure:
             self._room.clear()
-            if self._given - self._done > MOST_WAITING_BYTES:
-                self._hurry.set()
-                if not self._room.wait(1.0):
-                    self.on_wait()
+            if self._given - self._done > MOST_WAITING_BYTES and not self._room.wait(1.0):
+                self.on_wait()
 
     def delay_s(self) -> float:
         """For how many seconds the present commit has been going on; 0 between two commits. Any thread may ask."""
@@ -211,7 +192,6 @@ class Writer:
     def close(self) -> None:
         """Write what was given, and let another master open the file."""
         self._queue.put(None)
-        self._hurry.set()
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():
             self._fail(RunDatabaseError(f"the disk of the run database {self._connection.path} does not answer"))
@@ -248,7 +228,6 @@ class Writer:
                 self._room.set()
                 for each in given:
                     if each.then is not None:
-                        self._called += 1
                         each.then()
                 if len(given) > 1:
                     clock.sleep(PAUSE_S)
@@ -259,20 +238,14 @@ class Writer:
         """Wait for the next calls of `write`, and take those that have queued up; None at the end. If none comes, and
         the log must be written to the disk, this takes nothing."""
         until_sync = None if self._sync_at == inf else max(0.0, self._sync_at - clock.monotonic())
-        try:
-            first = self._queue.get(timeout=until_sync)
-        except Empty:
-            return []
-        if first is None or self._failure:
-            return None
-        self._hurry.wait(LINGER_S)
-        self._hurry.clear()  # what was given before this is in the queue
-        taken, size = [first], first.size
+        taken, size = list[Given](), 0
         while size < BATCH_BYTES:
             try:
-                each = self._queue.get_nowait()
+                each = self._queue.get_nowait() if taken else self._queue.get(timeout=until_sync)
             except Empty:
                 break
+            if each is None and not taken:
+                return None
             if each is None:
                 self._queue.put(None)
                 break

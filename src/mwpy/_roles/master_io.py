@@ -391,8 +391,7 @@ class MasterIo:
         if actions.records or outcomes or held or said:
             calls = {call.task_id: call.payload for call in actions.failed}
             then = partial(_hand_over, outcomes, self.committed, held, said) if outcomes or held or said else None
-            has_more = self.submissions.pending() > 0  # so no slave waits for what the algorithm submits next
-            store.write(Given(actions.records, self.core.state.wall, then, calls, may_wait=has_more and not held))
+            store.write(Given(actions.records, self.core.state.wall, then, calls))
 
     def _deliver(self) -> None:
         """Hand over what the threads may be waiting for."""

@@ -111,8 +111,6 @@ class Given:
     """Called in the writer's thread when the records are in the file. It must not wait."""
     calls: Mapping[int, bytes] = Factory(dict)
     """The encoded arguments of tasks that failed, by id, as far as they are known."""
-    may_wait: bool = False
-    """Whether everything that is to be called later may be called a little later."""
 
     size: int = 0
     """About how many bytes they take. It is found out here."""
