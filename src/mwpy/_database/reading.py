@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from mwpy._database import rows
 from mwpy._database.opening import Connection, open_for_reading
-from mwpy._database.rows import Damaged, ValueFiles, frames_checksum, read_results
+from mwpy._database.rows import ValueFiles, frames_checksum, read_results
 from mwpy._database.schema import CHECKED, RARE, RESTART_KINDS, row_checksum
 from mwpy._values import groups
 from mwpy._values.bounds import Buffer, SlaveId
@@ -36,8 +36,14 @@ ENTRY_BYTES = 60
 """About how many bytes an entry takes beside its encoding."""
 
 
+DAMAGED = "a value of the run database is damaged: {}. Start again, and its tasks run again"
+
 STATES = "finished", "failed", "unrunnable", "cancelled", "not ended"
 """The states of tasks, as the view of the tasks has them."""
+
+
+class Damaged(RunDatabaseError):
+    """A result is not what was written."""
 
 
 class _Body(Struct):
@@ -109,7 +115,7 @@ def _read_earlier(
             else:
                 is_right = content is None or files.is_right(body.file, results.checksum)
             if not is_right:
-                on_lost(str(files.set_aside(body.file)) if body.file else f"row {seq} of {kind}")
+                on_lost(str(files.folder / body.file) if body.file else f"row {seq} of {kind}")
                 continue
             wall = at if isinstance(at, float) else 0.0  # it is only shown, and has no checksum
             yield EarlierAnswers(own, seq, SlaveId(who), body.host or hosts.get((own, who), ""), wall, results)
@@ -140,17 +146,14 @@ def _read_frames(connection: Connection, files: ValueFiles, row: int) -> tuple[R
     if not found:
         raise RunDatabaseError(f"the run database {connection.path} has no results {row}: was it pruned meanwhile?")
     [(*checked, checksum, content)] = found
-    wrong = Damaged(
-        "a result in the run database is damaged: its checksum is wrong. Start again, and its task runs again"
-    )
     if row_checksum(checked) != checksum:
-        raise wrong
+        raise Damaged(DAMAGED.format(f"row {row}"))
     results = read_results(checked[-1])
     if file := _read_body(checked[-2]).file:
-        content, wrong = files.read(file), files.damaged(file)
+        content = files.read(file)
     view = memoryview(content or b"")
     if frames_checksum([view]) != results.checksum or sum(results.sizes) != len(view):
-        raise wrong
+        raise Damaged(DAMAGED.format(files.folder / file if file else f"row {row}"))
     return results, [view[start:end] for start, end in pairwise(accumulate(results.sizes, initial=0))]
 
 
@@ -249,12 +252,9 @@ class Stored:
         """
         try:
             return _read_frames(self._open(), self._files, row)
-        except Damaged as error:
-            if error.file:
-                self._files.set_aside(error.file)
-            else:
-                with suppress(RunDatabaseError):
-                    self._writing.run("UPDATE records SET checksum = 0 WHERE seq = ?", (row,))
+        except Damaged:
+            with suppress(RunDatabaseError):
+                self._writing.run("UPDATE records SET checksum = 0 WHERE seq = ?", (row,))
             raise
 
     def close(self) -> None:

@@ -6,12 +6,10 @@ out. Of the totals of an algorithm on a host, only the memory is stored: all els
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
@@ -218,12 +216,14 @@ class Rows:
         sizes = [len(frame) for frame in frames]
         head = encode(StoredResults(*astuple(results), sizes, frames_checksum(frames)))  # type: ignore[call-arg]
         tasks, more = _columns_of(results)
-        body = {"total_s": sum(results.seconds), "failed": len(results.failed), **more}
+        body: dict[str, object] = {"total_s": sum(results.seconds), "failed": len(results.failed), **more}
         if host:
             body["host"] = host
         inside: Sequence[Buffer] | None = frames
         if sum(sizes) >= LARGE_BYTES:
-            body["file"], inside = self._files.write(frames), None
+            name, inside = str(self._seq + 1), None
+            body["file"] = name
+            self._files.write(name, frames)
         row = self._add("results", body, who=sid, tasks=tasks, generation=generation, data=head, frames=inside)
         if results.failed:
             for task, attempt, texts in failures(results, frames, {} if generation else self.calls):
@@ -382,16 +382,16 @@ def _arguments(call: bytes | None) -> str | None:
     return shortened(", ".join(map(_shown.repr, value)), ARGUMENTS_CHARACTERS)
 
 
-# Large values are files beside the run database: FILE.values/DIGEST.
+# Large values are files beside the run database: FILE.values/ROW.
 #
-# A file has the frames of one group of results. Its name is the digest of its content, so equal values are stored once
-# and damage is noticed. It is complete on the disk before a row names it.
+# A file has the frames of one group of results, whose row has their sizes and checksum. It is complete on the disk
+# before the row names it. If the row of a file is lost, because the master was killed, another row has its number and
+# replaces the file.
 #
-# At a restart, each result whose file is missing, damaged or of another size does not count, and its task runs again.
-# To find other damage, values are read. This takes a second or two for each gigabyte, so only the newest
-# `CHECKED_BYTES` are read: a crash of the machine damages what was written last. If an older file is found damaged
-# later, when its value is asked for, it gets the suffix `.damaged` like the others. So the next restart computes its
-# tasks again.
+# At a restart, each result whose file is missing or of another size does not count, and its task runs again. To find
+# other damage, values are read. This takes a second or two for each gigabyte, so only the newest `CHECKED_BYTES` are
+# read: a crash of the machine damages what was written last. If an older value is found damaged later, when it is asked
+# for, its row is marked. So the next restart computes its tasks again.
 
 
 LARGE_BYTES = 256 * 1024
@@ -399,20 +399,6 @@ LARGE_BYTES = 256 * 1024
 
 CHECKED_BYTES = 2 << 30
 """How many bytes of the newest values are read at a restart, in the database and in files."""
-
-DAMAGED = ".damaged"
-
-
-class Damaged(RunDatabaseError):
-    """A result is not what was written.
-
-    Args:
-        file: the name of the file that is damaged; empty if the row is.
-    """
-
-    def __init__(self, message: str, file: str = "") -> None:
-        super().__init__(message)
-        self.file = file
 
 
 class ValueFiles:
@@ -426,24 +412,20 @@ class ValueFiles:
         self.folder = database.with_name(f"{database.name}.values")
         self._is_synced = True
 
-    def write(self, frames: Sequence[Buffer]) -> str:
-        """Write a value, and wait until it is on the disk. Return the name of its file. `sync` follows.
+    def write(self, name: str, frames: Sequence[Buffer]) -> None:
+        """Write a value, and wait until it is on the disk. `sync` follows.
 
         Raises:
             OSError: it cannot be written.
         """
-        name = _digest(frames)
+        self.folder.mkdir(0o700, exist_ok=True)
         path = self.folder / name
-        if not path.exists():
-            self.folder.mkdir(0o700, exist_ok=True)
-            beside = self.folder / f"{name}.part"
-            with beside.open("wb") as file:
-                file.writelines(frames)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
-            self._is_synced = False
-        return name
+        path.unlink(missing_ok=True)
+        with path.open("wb") as file:
+            file.writelines(frames)
+            file.flush()
+            os.fsync(file.fileno())
+        self._is_synced = False
 
     def sync(self) -> None:
         """Make sure that the names of new files are on the disk."""
@@ -453,10 +435,10 @@ class ValueFiles:
             self._is_synced = True
 
     def read(self, name: str) -> bytes:
-        """Return a value. The caller compares it with a checksum.
+        """Return a value; nothing if the file cannot be read. The caller compares it with a checksum.
 
         Raises:
-            RunDatabaseError: the file is missing or cannot be read.
+            RunDatabaseError: the file is missing.
         """
         path = self.folder / name
         try:
@@ -465,15 +447,8 @@ class ValueFiles:
             raise RunDatabaseError(
                 f"a value of the run database is missing: {path}. Put it back; or start again, and its tasks run again"
             ) from error
-        except OSError as error:
-            raise self.damaged(name, f" ({error.strerror})") from error
-
-    def damaged(self, name: str, why: str = "") -> Damaged:
-        """Return the error for a damaged file."""
-        return Damaged(
-            f"a value of the run database is damaged: {self.folder / name}{why}. Start again, and its tasks run again",
-            name,
-        )
+        except OSError:
+            return b""
 
     def sizes(self) -> dict[str, int]:
         """Return the size of each file, by name."""
@@ -486,18 +461,3 @@ class ValueFiles:
                 return frames_checksum(iter(lambda: file.read(1 << 20), b"")) == checksum
         except OSError:
             return False
-
-    def set_aside(self, name: str) -> Path:
-        """Rename a damaged file, so that its value does not count any more and can be written again. Return the file,
-        which may be missing already."""
-        path = self.folder / name
-        with suppress(OSError):
-            path.replace(f"{path}{DAMAGED}")
-        return path
-
-
-def _digest(frames: Iterable[Buffer]) -> str:
-    digest = hashlib.sha256()
-    for frame in frames:
-        digest.update(frame)
-    return digest.hexdigest()
