@@ -51,16 +51,16 @@ class Totals:
     state_at: float = 0.0
     """When to state the totals again, on the core's clock."""
 
-    def _changing(self, algorithm: str, host: str) -> tuple[tuple[str, str], records.Total]:
-        """Return a row that changes now, and its key."""
+    def _row(self, algorithm: str, host: str) -> records.Total:
+        """Return a row that changes now."""
         key = algorithm, host
-        row = self.rows.get(key)
-        if row is None:
-            if len(self.rows) >= ROWS_KEPT:
-                key = OTHERS, OTHERS
-            row = self.rows.setdefault(key, records.Total(*key))
+        if key not in self.rows and len(self.rows) >= ROWS_KEPT:
+            key = OTHERS, OTHERS
         self._changed[key] = None
-        return key, row
+        return self.rows.setdefault(key, records.Total(*key))
+
+    def _change(self, row: records.Total, **changes: Any) -> None:
+        self.rows[row.algorithm, row.host] = replace(row, **changes)
 
     def finished(
         self, span: Span, host: str, total_s: float, longest_s: float, failed: int, kinds: Iterable[str] = ()
@@ -70,39 +70,36 @@ class Totals:
         Args:
             kinds: the types of the exceptions of those that failed.
         """
-        key, row = self._changing(span.algorithm.name, host)
-        self.rows[key] = replace(
-            _asked(row, span.policy),
+        row = _asked(self._row(span.algorithm.name, host), span.policy)
+        for kind in kinds:
+            _count_kind(self.kinds.setdefault((row.algorithm, row.host), {}), kind)
+        self._change(
+            row,
             tasks=row.tasks + span.count,
             failed=row.failed + failed,
             seconds=row.seconds + total_s,
             longest_s=max(row.longest_s, longest_s),
         )
-        for kind in kinds:
-            _count_kind(self.kinds.setdefault(key, {}), kind)
 
     def lost(self, span: Span, host: str, cause: Cause, attempts: int, seconds: float) -> None:
         """Count lost attempts, and for how long the lost slave had sent neither a result nor a state of the task."""
-        key, row = self._changing(span.algorithm.name, host)
-        self.rows[key] = replace(
-            _asked(row, span.policy),
-            lost={**row.lost, cause.value: row.lost.get(cause.value, 0) + attempts},
-            lost_s=row.lost_s + seconds,
-            longest_s=max(row.longest_s, seconds) if cause.is_charged else row.longest_s,
-        )
+        row = _asked(self._row(span.algorithm.name, host), span.policy)
+        lost = {**row.lost, cause.value: row.lost.get(cause.value, 0) + attempts}
+        longest_s = max(row.longest_s, seconds) if cause.is_charged else row.longest_s
+        self._change(row, lost=lost, lost_s=row.lost_s + seconds, longest_s=longest_s)
 
     def explained(self, algorithm: str, host: str, attempts: int, cause: Cause) -> None:
         """Correct the cause of lost attempts for which the network was blamed."""
-        key, row = self._changing(algorithm, host)
+        row = self._row(algorithm, host)
         lost = Counter(row.lost)
         lost[Cause.NETWORK.value] -= attempts
         lost[cause.value] += attempts
-        self.rows[key] = replace(row, lost={each: count for each, count in lost.items() if count})
+        self._change(row, lost={each: count for each, count in lost.items() if count})
 
     def measured(self, algorithm: str, host: str, used: int) -> None:
         """Note how much memory a task used at most, in bytes."""
-        key, row = self._changing(algorithm, host)
-        self.rows[key] = replace(row, memory_used=max(row.memory_used, used))
+        row = self._row(algorithm, host)
+        self._change(row, memory_used=max(row.memory_used, used))
 
     def copies(self) -> list[tuple[records.Total, dict[str, int]]]:
         """Return all totals, and how many tasks failed with each type of exception. Another thread may call this."""
