@@ -190,17 +190,6 @@ def test_a_log_gets_lines_at_growing_intervals_and_the_last_one(now: list[float]
     assert lines == [f"mwpy: square: {2 * s} items in {s} s" for s in (10, 20, 40, 80, 100)]
 
 
-def test_short_maps_write_nothing_into_a_pipe(now: list[float]) -> None:
-    """A script may have thousands of them. The last line of a whole computation is written, as is a text on request."""
-    stream = io.StringIO()
-    for short_s in (2.0, 0.0):
-        show = in_log(Meter("square"), stream, short_s)
-        now[0] += 1.0
-        show(figures(100), False)
-        show(figures(100), True)
-    assert stream.getvalue() == "mwpy: square: 100 of 100 items in 1 s, 2 slaves, 100/s\n"
-
-
 def test_a_pipe_that_nobody_reads_does_not_disturb_the_computation(now: list[float]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
