@@ -12,7 +12,7 @@ def text_of(status: Mapping[str, Any]) -> tuple[bytes, str]:
     Raises:
         ImportError: prometheus-client is not installed.
     """
-    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
 
@@ -51,6 +51,4 @@ def text_of(status: Mapping[str, Any]) -> tuple[bytes, str]:
                 lost.add_metric([cause], count)
             yield lost
 
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Figures())
-    return generate_latest(registry), CONTENT_TYPE_LATEST
+    return generate_latest(Figures()), CONTENT_TYPE_LATEST
