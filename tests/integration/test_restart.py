@@ -19,7 +19,7 @@ import pytest
 from tests.integration.apps.stage import Running, Stage, until
 
 import mwpy
-from mwpy._database import rows, store
+from mwpy._database import rows
 
 OPTIONS = ("--mw-local", "2", "--mw-run-database", "run.db")
 
@@ -391,20 +391,6 @@ def test_the_master_algorithm_gets_only_what_is_in_the_file(tmp_path: Path) -> N
             [(stored,)] = reading.execute("SELECT sum(count) FROM results")
             reading.close()
             assert stored >= got
-
-
-def test_results_are_handed_over_at_once_when_slaves_run_out_of_tasks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A commit waits for more records only while the master has tasks to send."""
-    monkeypatch.setattr(store, "LINGER_S", 3600.0)
-    with mwpy.local_master(slaves=1, run_database=tmp_path / "run.db") as mw:
-        for number in range(3):
-            mw.submit(mwpy.task(abs, -number))
-            mw.loop()
-            assert [result.value for result in mw.results()] == [number]
-        assert [*mw.map(abs, range(-1000, 0))] == [*range(1000, 0, -1)]
-        assert mw.executor().submit(abs, -7).result() == 7
 
 
 def test_a_map_refuses_a_key_that_is_the_same_for_all_items(tmp_path: Path) -> None:
