@@ -17,6 +17,7 @@ algorithm got in an earlier one. When the faults stop, all tasks must end, and t
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
@@ -28,7 +29,7 @@ from mwpy._core.master.state import MasterSettings, ShutDown
 from mwpy._roles.master_io import FAREWELL_S, MasterIo
 from mwpy._simulation.algorithm import Script, SimulatedAlgorithm
 from mwpy._simulation.checkers import HistoryChecker, LifeChecker, SimulationFailure
-from mwpy._simulation.lives import Lives
+from mwpy._simulation.lives import SimulatedRunStore, folder_for_databases
 from mwpy._simulation.machines import (
     NO_HELLO,
     RUN_OFFERS,
@@ -72,7 +73,8 @@ class SimulatedMaster:
         self._alarm = Alarm(world, self._iterate)
         self._checker = checker
         generation = f"g{checker.lives.life}"
-        store = None if cluster.database is None else cluster.database.open()
+        store = None if cluster.folder is None else SimulatedRunStore(world, cluster.folder, checker.lives.life)
+        self._store = store
         self.network = Network(world, checker, self.wake, generation)
         settings = MasterSettings(
             "simulated",
@@ -117,9 +119,9 @@ class SimulatedMaster:
 
     def crash(self) -> None:
         """The process is killed."""
-        assert self._cluster.database is not None, "nothing is left of it"
+        assert self._store is not None, "nothing is left of it"
         self._checker.replay.check_end(self.io.core.state)
-        self._cluster.database.crash()
+        self._store.crash()
         self.over = self.crashed = self.algorithm.is_over = self.network.is_down = True
 
     def write(self, happened: Sequence[records.Record], now: float) -> None:
@@ -129,6 +131,11 @@ class SimulatedMaster:
 
     def close(self) -> None:
         """Do nothing: there is no file of records."""
+
+    def end(self) -> None:
+        """The history is over."""
+        if self._store is not None:
+            self._store.close()
 
     def _iterate(self) -> None:
         if self.over:
@@ -243,7 +250,7 @@ class Cluster:
         self.seed = seed
         self.world = World(seed, pace.faulty_s, now)
         crashes = Random(f"crashes {seed}").random() < CRASHES if crashes is None else crashes
-        self.database = Lives(self.world, seed) if crashes else None
+        self.folder = folder_for_databases(self) if crashes else None
         self.script = Script(self.world, seed, tasks)
         self.pace = pace
         self.hosts: list[AgentHost] = []
@@ -328,8 +335,9 @@ class Cluster:
         except Exception as error:
             raise SimulationFailure(self.seed, self.transcript[-TRANSCRIPT_LINES:], repr(error)) from error
         finally:
-            if self.database is not None:
-                self.database.end()
+            self.master.end()
+            if self.folder is not None:
+                shutil.rmtree(self.folder, ignore_errors=True)
 
     def _step_until(self, reached: Callable[[], bool], limit: float, fault: str) -> None:
         while not reached():
@@ -369,7 +377,7 @@ class Cluster:
         self.lives = lives.life
         """How many lives the master has had."""
         self.master = SimulatedMaster(self, self.checker)
-        if self.database is not None:
+        if self.folder is not None:
             self.world.after(self.world.random.random() * CRASH_S, self._crash)
 
     def _crash(self) -> None:

@@ -51,22 +51,22 @@ class SimulatedRunStore:
     """What a master writes to in one life.
 
     Args:
-        random: decides how long commits take, and what a crash leaves.
-        path: the file.
-        name: the name of this life.
+        folder: the files of all lives.
+        life: the number of this life.
     """
 
     on_wait: Callable[[], object]
     """Never called, because `write` never waits."""
 
-    def __init__(self, world: World, random: Random, path: Path, name: str) -> None:
+    def __init__(self, world: World, folder: Path, life: int) -> None:
         self._world = world
-        self._random = random
-        self.path = path
-        self.name = name
+        self._random = Random(f"database {world.seed} {life}")
+        self.path = folder / f"life-{life}.db"
+        self._next_path = folder / f"life-{life + 1}.db"
         self.handed_over: Callable[[], None] = lambda: None
         """Called after outcomes were handed over to the algorithm."""
-        self.writer = Writer.open(path, member_id="simulated", name=name)
+        self.writer = Writer.open(self.path, member_id="simulated", name=f"g{life}")
+        assert self.writer.generation == life, "a life is missing in the file"
         self._waiting: list[Given] = []
         self._written: list[Given] = []
         """What the commit has that goes on."""
@@ -108,9 +108,9 @@ class SimulatedRunStore:
         """For how many seconds the present commit has been going on."""
         return self._world.now - self._began if self._written else 0.0
 
-    def crash(self, copy: Path) -> None:
+    def crash(self) -> None:
         """The master is killed. Copy what the next life finds."""
-        self.is_over = True
+        self.is_over, copy = True, self._next_path
         log = Path(f"{self.path}-wal")
         start = log.stat().st_size
         if self._written and self._random.random() < 0.8:
@@ -124,53 +124,18 @@ class SimulatedRunStore:
         self.writer.release()
 
     def close(self) -> None:
-        """Commit all that waits."""
-        self.is_over = True
-        self.writer.commit([*self._written, *self._waiting])
-        self.writer.release()
+        """Commit all that waits, unless the master has ended."""
+        if not self.is_over:
+            self.is_over = True
+            self.writer.commit([*self._written, *self._waiting])
+            self.writer.release()
 
 
-class Lives:
-    """The run database over all lives of the master.
-
-    Args:
-        seed: names the history.
-    """
-
-    def __init__(self, world: World, seed: int) -> None:
-        self._world = world
-        self._random = Random(f"database {seed}")
-        folder = MEMORY if os.access(MEMORY, os.W_OK) else None
-        self._folder = Path(mkdtemp(prefix="mwpy-simulated-", dir=folder))
-        finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._life = 1
-        """Number of the life that goes on, or of the next one if the master does not run."""
-        self._store: SimulatedRunStore | None = None
-        """What the master writes to; None if it does not run."""
-
-    @property
-    def _path(self) -> Path:
-        return self._folder / f"life-{self._life}.db"
-
-    def open(self) -> SimulatedRunStore:
-        """Begin the next life of the master."""
-        self._store = SimulatedRunStore(self._world, self._random, self._path, f"g{self._life}")
-        assert self._store.writer.generation == self._life, "a life is missing in the file"
-        return self._store
-
-    def crash(self) -> None:
-        """The master is killed."""
-        assert self._store is not None, "the master does not run"
-        self._life += 1
-        self._store.crash(self._path)
-        self._store = None
-
-    def end(self) -> None:
-        """The computation is over."""
-        if self._store is not None:
-            self._store.close()
-            self._store = None
-        shutil.rmtree(self._folder, ignore_errors=True)
+def folder_for_databases(owner: object) -> Path:
+    """Make a folder that lasts as long as its owner."""
+    folder = Path(mkdtemp(prefix="mwpy-simulated-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
+    finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 # The replay property: the records of a master build its state.
