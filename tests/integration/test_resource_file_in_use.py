@@ -7,12 +7,11 @@ import os
 import platform
 import shutil
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import Any
 
-from tests.integration.apps.stage import Running, Stage, until
+from tests.integration.apps.stage import Running, Stage, free_port, until
 
 NOT_HERE = "127.0.0.2"
 """An address of this machine where the masters of these tests do not listen."""
@@ -131,12 +130,6 @@ def test_an_agent_in_a_job_is_known_by_its_job_id(stage: Stage) -> None:
     assert len(stage.until_audited(f"pid {agent.pid}, job 17.3")) == 1
     agent.send(signal.SIGTERM)
     until_it_says(stage, "connected-jobs", {})
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_each_option_before_or_after_the_resource_file_counts_alone(stage: Stage) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-import sys
 from collections import Counter
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,22 +36,11 @@ sys.exit(mwpy.main())
 """
 
 
-def _script(stage: Stage, *options: object) -> Running:
-    path = stage.folder / "script.py"
-    if not path.exists():
-        path.write_text(SCRIPT)
-    root = Path(__file__).parents[2]
-    program, variables = [sys.executable, str(path)], {"PYTHONPATH": f"{root / 'src'}:{root}"}
-    return stage.start("", *options, program=program, variables=variables)
-
-
 def _start(stage: Stage, *options: str) -> Running:
-    return _script(stage, "--mw-local", "2", "--mw-slave-task-group", "1", "--mw-run-database", "run.db", *options)
-
-
-def _lines(stage: Stage, name: str) -> list[str]:
-    path = stage.folder / name
-    return path.read_text().split() if path.exists() else []
+    """Start the script, which is the usual one if the test has written none."""
+    text = "" if (stage.folder / "script.py").exists() else SCRIPT
+    options = ("--mw-slave-task-group", "1", "--mw-run-database", "run.db", *options)
+    return stage.script("--mw-local", "2", *options, text=text)
 
 
 def _asked(stage: Stage, query: str) -> list[tuple[Any, ...]]:
@@ -64,20 +51,20 @@ def _asked(stage: Stage, query: str) -> list[tuple[Any, ...]]:
 def test_a_task_that_must_not_run_twice_does_not_run_again_after_a_crash(stage: Stage) -> None:
     """Those that ran when the master was killed are unrunnable, and the others run. The user can let them run again."""
     first = _start(stage)
-    until(lambda: sum(int(tag) % 2 for tag in _lines(stage, "ran")) == 2, "two tasks that wait")
+    until(lambda: sum(int(tag) % 2 for tag in stage.lines("ran")) == 2, "two tasks that wait")
     first.kill()
     stage.no_process_left()
     may_have_run = {
         str(task - 1)
         for (task,) in _asked(stage, "SELECT task FROM tasks t JOIN once o ON task = first WHERE state = 'not ended'")
     }
-    ran_before = {*_lines(stage, "ran")}
+    ran_before = {*stage.lines("ran")}
     assert len(ran_before & may_have_run) >= 2
     (stage.folder / "go").touch()
     for _ in range(2):
         second = _start(stage).finish()
         report = second.report
-        assert max(Counter(_lines(stage, "ran")).values()) == 1, "a task with retry=False ran twice"
+        assert max(Counter(stage.lines("ran")).values()) == 1, "a task with retry=False ran twice"
         refused = {tag for tag, end in report.items() if isinstance(end, str)}
         assert refused == may_have_run
         assert all("its policy says retry=False" in report[tag] for tag in refused)
@@ -91,7 +78,7 @@ def _published(stage: Stage, *options: str) -> Running:
     stage.resource.unlink(missing_ok=True)
     where = ("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-resource-file", stage.resource)
     once = "--mw-slave-task-group", "1", "--mw-run-database", "run.db"
-    started = _script(stage, *where, *once, *options)
+    started = stage.script(*where, *once, *options, text=SCRIPT)
     until(lambda: stage.resource.exists() or started.process.poll() is not None, "a resource file")
     return started
 
@@ -100,9 +87,9 @@ def test_a_task_that_a_slave_has_not_started_runs_after_a_restart_although_it_mu
     """Its agent is the only one, so no other task waits when it is back."""
     group = "--mw-slave-task-group", "6"
     first = _published(stage, *group)
-    agent = _script(stage, "--mw-slave", "--mw-resource-file", stage.resource, "--mw-slave-processes", "1")
-    until(lambda: "1" in _lines(stage, "ran"), "a task that waits")
-    assert _lines(stage, "ran") == ["0", "1"]
+    agent = stage.script("--mw-slave", "--mw-resource-file", stage.resource, "--mw-slave-processes", "1")
+    until(lambda: "1" in stage.lines("ran"), "a task that waits")
+    assert stage.lines("ran") == ["0", "1"]
     until(lambda: _asked(stage, "SELECT sum(count) FROM once") == [(6,)], "all tasks at the slave")
     first.kill()
     second = _published(stage, *group)
@@ -110,16 +97,16 @@ def test_a_task_that_a_slave_has_not_started_runs_after_a_restart_although_it_mu
     (stage.folder / "go").touch()
     assert (second.end(), agent.end()) == (0, 0), second.err + agent.err
     assert second.report == {str(number): number for number in range(6)}
-    assert sorted(_lines(stage, "ran")) == [str(number) for number in range(6)]
+    assert sorted(stage.lines("ran")) == [str(number) for number in range(6)]
 
 
 def test_a_master_whose_agents_died_with_it_says_soon_which_tasks_wait_and_how_they_run(stage: Stage) -> None:
     first = _published(stage)
-    agent = _script(stage, "--mw-slave", "--mw-resource-file", stage.resource, "--mw-slave-processes", "2")
-    until(lambda: sum(int(tag) % 2 for tag in _lines(stage, "ran")) == 2, "two tasks that wait")
+    agent = stage.script("--mw-slave", "--mw-resource-file", stage.resource, "--mw-slave-processes", "2")
+    until(lambda: sum(int(tag) % 2 for tag in stage.lines("ran")) == 2, "two tasks that wait")
     for process in (first, agent):
         process.kill()
-    ran = {int(tag) + 1 for tag in _lines(stage, "ran") if int(tag) % 2}
+    ran = {int(tag) + 1 for tag in stage.lines("ran") if int(tag) % 2}
     (stage.folder / "go").touch()
     second = _published(stage)
     until(lambda: "with retry=False may have run before" in second.err, "a message")
@@ -128,7 +115,7 @@ def test_a_master_whose_agents_died_with_it_says_soon_which_tasks_wait_and_how_t
     assert "--mw-rerun failed: then they run at once" in second.err
     second.kill()
     last = _published(stage, "--mw-rerun", "failed")
-    agent = _script(stage, "--mw-slave", "--mw-resource-file", stage.resource)
+    agent = stage.script("--mw-slave", "--mw-resource-file", stage.resource)
     assert (last.end(), agent.end()) == (0, 0), last.err
     assert last.report == {str(number): number for number in range(6)}
 
@@ -166,8 +153,8 @@ def test_a_task_that_ran_into_its_time_limit_does_not_hang_again_at_a_restart(st
         assert "before the master was started again, " in second.report[2]
         assert "0.5 s" in second.report[2]
         assert "--mw-rerun failed runs it again" in second.report[2]
-        assert sorted(_lines(stage, "ran")) == ["0", "1", "2"], "a task runs again"
+        assert sorted(stage.lines("ran")) == ["0", "1", "2"], "a task runs again"
     last = _start(stage, "--mw-rerun", "failed", more).finish()
     assert last.report[:2] == [0, 2]
     assert "before the master was started again" not in last.report[2]
-    assert sorted(_lines(stage, "ran")) == ["0", "1", "1", "2"]
+    assert sorted(stage.lines("ran")) == ["0", "1", "1", "2"]

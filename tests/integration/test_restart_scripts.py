@@ -5,15 +5,13 @@ Each of them is careless in one way that makes two runs differ. What the master 
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 from collections import Counter
 
 import pytest
 from nbclient.exceptions import DeadKernelError
 from tests.integration.apps.notebook import Notebook
-from tests.integration.apps.stage import SOURCES, Running, Stage, until
+from tests.integration.apps.stage import Running, Stage, until
 
 TASKS = 60
 """How many tasks a script has."""
@@ -144,35 +142,26 @@ def named(item):
 )
 
 
-def _lines(stage: Stage, name: str) -> list[str]:
-    path = stage.folder / name
-    return path.read_text().split() if path.exists() else []
-
-
 def _start(stage: Stage, script: str, name: str = "script.py") -> Running:
-    path = stage.folder / name
-    path.write_text(PARTS + script)
-    options = "--mw-local", "2", "--mw-run-database", "run.db"
-    variables = {"PYTHONPATH": os.fspath(SOURCES), "PYTHONDONTWRITEBYTECODE": "1"}
-    return stage.start("", *options, program=[sys.executable, str(path)], variables=variables)
+    return stage.script("--mw-local", "2", "--mw-run-database", "run.db", text=PARTS + script, name=name)
 
 
 def _seen_when_killed(stage: Stage, running: Running) -> set[str]:
     """Kill the master in the middle. Return what the master algorithm has got by then."""
-    until(lambda: len(_lines(stage, "seen")) >= SEEN or running.process.poll() is not None, f"{SEEN} results")
+    until(lambda: len(stage.lines("seen")) >= SEEN or running.process.poll() is not None, f"{SEEN} results")
     running.send(signal.SIGKILL)
     assert running.end() == -signal.SIGKILL, running.err
     stage.no_process_left()
-    return {*_lines(stage, "seen")}
+    return {*stage.lines("seen")}
 
 
 def _check_end(stage: Stage, running: Running, seen: set[str], expected: int) -> None:
     """Nothing ran again that the master algorithm had got, and the result is exact."""
     running.finish()
     assert running.out.split() == [str(expected)], running.err
-    again = {each for each, count in Counter(_lines(stage, "ran")).items() if count > 1}
+    again = {each for each, count in Counter(stage.lines("ran")).items() if count > 1}
     assert not again & seen, running.err
-    assert {*_lines(stage, "ran")} == {str(number) for number in range(TASKS)}
+    assert {*stage.lines("ran")} == {str(number) for number in range(TASKS)}
 
 
 @pytest.mark.parametrize(
@@ -289,11 +278,11 @@ def test_a_notebook_continues_where_its_kernel_was_killed(stage: Stage) -> None:
         with pytest.raises(DeadKernelError):
             _run_all(notebook, "WAIT = 1000")
         stage.no_process_left()
-    seen = {*_lines(stage, "seen")}
+    seen = {*stage.lines("seen")}
     with Notebook(stage) as notebook:
         shown = _run_all(notebook, "WAIT = 0")
     assert shown == str(3 * sum(range(TASKS)))
-    again = {each for each, count in Counter(_lines(stage, "ran")).items() if count > 1}
+    again = {each for each, count in Counter(stage.lines("ran")).items() if count > 1}
     assert len(seen) == SEEN
     assert not again & seen
 

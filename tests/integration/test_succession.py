@@ -8,13 +8,11 @@ import signal
 import socket
 import sqlite3
 import stat
-import sys
 import time
 from contextlib import closing
-from pathlib import Path
 
 from msgspec.structs import replace
-from tests.integration.apps.stage import Running, Stage, until
+from tests.integration.apps.stage import Running, Stage, free_port, until
 from tests.integration.test_bad_member import member, received
 from tests.loopback import Agent, Loopback
 
@@ -50,37 +48,17 @@ sys.exit(mwpy.main())
 """
 
 
-def _run(stage: Stage, *arguments: object) -> Running:
-    """Start the script of the test."""
-    root = Path(__file__).parents[2]
-    program = [sys.executable, str(stage.folder / "script.py")]
-    return stage.start("", *arguments, program=program, variables={"PYTHONPATH": f"{root / 'src'}:{root}"})
-
-
-def _write(stage: Stage, script: str) -> None:
-    """Write the script, unless it is there: slaves are replaced if their script was edited."""
-    path = stage.folder / "script.py"
-    if not path.exists() or path.read_text() != script:
-        path.write_text(script)
-
-
 def _start(stage: Stage, script: str = SCRIPT, *arguments: object) -> Running:
-    _write(stage, script)
     stage.resource.unlink(missing_ok=True)
-    started = _run(
-        stage,
+    started = stage.script(
         *("--mw-master", "--mw-resource-file", stage.resource, "--mw-audit-file", stage.audit),
         *("--mw-master-host", "127.0.0.1", "--mw-slave-task-group", "6", "--mw-run-database", "run.db"),
         *arguments,
+        text=script,
     )
     until(lambda: stage.resource.exists() or started.process.poll() is not None, "a resource file")
     assert stage.resource.exists(), started.err
     return started
-
-
-def _lines(stage: Stage, name: str) -> list[str]:
-    path = stage.folder / name
-    return path.read_text().split() if path.exists() else []
 
 
 def _generation(stage: Stage) -> str:
@@ -204,8 +182,8 @@ STEADY = SUM.replace("COUNT", "40").replace(
 def test_an_agent_goes_on_looking_if_the_next_master_dies_before_it_accepts_the_agent(stage: Stage) -> None:
     """The results that it brings are not lost."""
     first = _start(stage, LONG)
-    agent = _run(stage, "--mw-slave", "--mw-resource-file", stage.resource, "--mw-client-timeout", "5")
-    until(lambda: len(_lines(stage, "seen")) > 50, "results")
+    agent = stage.script("--mw-slave", "--mw-resource-file", stage.resource, "--mw-client-timeout", "5")
+    until(lambda: len(stage.lines("seen")) > 50, "results")
     first.kill()
     key = new_key()
     second = MasterLink("127.0.0.1", 0, key, 30.0, 1 << 20, [b"probe"])
@@ -226,13 +204,13 @@ def test_agents_of_a_killed_master_join_its_next_generation_and_bring_what_they_
     """They are the same processes, and most tasks run once."""
     first = _start(stage, LONG)
     command = ("--mw-slave", "--mw-resource-file", stage.resource, "--mw-client-timeout", "5")
-    agents = [_run(stage, *command) for _ in range(2)]
-    until(lambda: len(_lines(stage, "seen")) > 50, "results")
+    agents = [stage.script(*command) for _ in range(2)]
+    until(lambda: len(stage.lines("seen")) > 50, "results")
     first.kill()
     second = _start(stage, LONG).finish()
     assert [agent.end() for agent in agents] == [0, 0], agents[0].err
     assert second.report == sum(range(400))
-    assert len({line.split(":")[0] for line in _lines(stage, "ran")}) == 400
+    assert len({line.split(":")[0] for line in stage.lines("ran")}) == 400
     assert all("the master was started again" in agent.err for agent in agents)
     assert stage.until_audited("in generation 1")
 
@@ -270,9 +248,9 @@ def test_a_task_that_runs_when_its_master_dies_finishes_in_its_slave_which_then_
 ) -> None:
     first = _start(stage, PATIENT)
     command = ("--mw-slave", "--mw-resource-file", stage.resource, "--mw-client-timeout", "5")
-    agent = _run(stage, *command, "--mw-slave-processes", "1")
-    until(lambda: bool(_lines(stage, "ran")), "a running task")
-    [running] = _lines(stage, "ran")
+    agent = stage.script(*command, "--mw-slave-processes", "1")
+    until(lambda: bool(stage.lines("ran")), "a running task")
+    [running] = stage.lines("ran")
     first.kill()
     (stage.folder / "life").touch()
     second = _start(stage, PATIENT)
@@ -281,7 +259,7 @@ def test_a_task_that_runs_when_its_master_dies_finishes_in_its_slave_which_then_
     second.finish()
     agent.finish()
     pid = int(running.split(":")[1])
-    assert _lines(stage, "ran") == [running, *(f"{number}:{pid}" for number in range(1000, 1003))]
+    assert stage.lines("ran") == [running, *(f"{number}:{pid}" for number in range(1000, 1003))]
     later = [[1000 + each, 2 + each, pid, "SLAVE-0"] for each in range(3)]
     assert sorted(second.report) == [[0, 1, pid, "SLAVE-0"], *later]
 
@@ -291,8 +269,8 @@ def test_an_agent_whose_resource_file_is_a_copy_finds_the_next_master(stage: Sta
     read where it keeps them."""
     first = _start(stage, PATIENT)
     copy = shutil.copy(stage.resource, stage.folder / "copy.rsc")
-    agent = _run(stage, "--mw-slave", "--mw-resource-file", copy, "--mw-slave-processes", "1")
-    until(lambda: bool(_lines(stage, "ran")), "a running task")
+    agent = stage.script("--mw-slave", "--mw-resource-file", copy, "--mw-slave-processes", "1")
+    until(lambda: bool(stage.lines("ran")), "a running task")
     before = resource_file.read(stage.resource)
     first.kill()
     (stage.folder / "life").touch()
@@ -304,7 +282,7 @@ def test_an_agent_whose_resource_file_is_a_copy_finds_the_next_master(stage: Sta
     (stage.folder / "finish").touch()
     second.finish()
     agent.finish()
-    assert len(_lines(stage, "ran")) == len(second.report) == 4
+    assert len(stage.lines("ran")) == len(second.report) == 4
 
 
 def test_a_master_whose_former_port_is_taken_or_whose_keys_others_can_read_takes_others(stage: Stage) -> None:
@@ -331,8 +309,8 @@ def test_an_old_resource_file_does_not_lead_an_agent_back_to_a_former_generation
     first = _start(stage, PATIENT, *short)
     shutil.copy(stage.resource, old)
     shutil.copy(stage.resource, seen)
-    agent = _run(stage, "--mw-slave", "--mw-resource-file", seen, "--mw-slave-processes", "1", *short)
-    until(lambda: bool(_lines(stage, "ran")), "a running task")
+    agent = stage.script("--mw-slave", "--mw-resource-file", seen, "--mw-slave-processes", "1", *short)
+    until(lambda: bool(stage.lines("ran")), "a running task")
     first.kill()
     (stage.folder / "life").touch()
     second = _start(stage, PATIENT, *short)
@@ -347,7 +325,7 @@ def test_an_old_resource_file_does_not_lead_an_agent_back_to_a_former_generation
     (stage.folder / "finish").touch()
     second.finish()
     agent.finish()
-    assert len(_lines(stage, "ran")) == len(second.report) == 4
+    assert len(stage.lines("ran")) == len(second.report) == 4
     assert agent.err.count("the master was started again") == 1
 
 
@@ -358,11 +336,10 @@ def _listens(port: int) -> bool:
 
 def _start_at(stage: Stage, port: int, *arguments: object) -> Running:
     """Start the script at a port, without a resource file."""
-    _write(stage, STEADY)
-    started = _run(
-        stage,
+    started = stage.script(
         *("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-master-port", port, "--mw-key-file", "key"),
         *("--mw-audit-file", stage.audit, "--mw-slave-task-group", "1", *arguments),
+        text=STEADY,
     )
     until(lambda: _listens(port) or started.process.poll() is not None, "a master that listens")
     assert started.process.poll() is None, started.err
@@ -372,29 +349,23 @@ def _start_at(stage: Stage, port: int, *arguments: object) -> Running:
 def _agent_of(stage: Stage, port: int) -> Running:
     """Start an agent with two slaves that only knows the address of its master."""
     where = ("--mw-master-host", "127.0.0.1", "--mw-master-port", port, "--mw-key-file", "key")
-    return _run(stage, "--mw-slave", *where, "--mw-slave-processes", "2")
-
-
-def _free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
+    return stage.script("--mw-slave", *where, "--mw-slave-processes", "2")
 
 
 def test_slaves_that_only_know_the_address_of_their_master_serve_its_next_generation(stage: Stage) -> None:
     """Each slave finishes the task that it ran. They are the same processes, and no task runs twice."""
-    port = _free_port()
+    port = free_port()
     first = _start_at(stage, port, "--mw-run-database", "run.db")
     agent = _agent_of(stage, port)
-    until(lambda: len(_lines(stage, "seen")) == 19 and len(_lines(stage, "ran")) == 21, "two tasks that do not end")
-    slaves = {line.split(":")[1] for line in _lines(stage, "ran")}
+    until(lambda: len(stage.lines("seen")) == 19 and len(stage.lines("ran")) == 21, "two tasks that do not end")
+    slaves = {line.split(":")[1] for line in stage.lines("ran")}
     first.kill()
     second = _start_at(stage, port, "--mw-run-database", "run.db")
     until(lambda: "back at the master" in agent.err, "the agent at the second master")
     (stage.folder / "finish").touch()
     second.finish()
     agent.finish()
-    ran = [line.split(":") for line in _lines(stage, "ran")]
+    ran = [line.split(":") for line in stage.lines("ran")]
     assert sorted(int(number) for number, _ in ran) == [*range(40)]
     assert {pid for _, pid in ran} == slaves
     assert len(slaves) == 2
@@ -404,10 +375,10 @@ def test_slaves_that_only_know_the_address_of_their_master_serve_its_next_genera
 
 def test_an_agent_leaves_if_another_computation_has_the_address_of_its_master(stage: Stage) -> None:
     """The master refuses it in one line: it could run nothing there."""
-    port = _free_port()
+    port = free_port()
     first = _start_at(stage, port)
     agent = _agent_of(stage, port)
-    until(lambda: len(_lines(stage, "seen")) == 19, "results")
+    until(lambda: len(stage.lines("seen")) == 19, "results")
     first.kill()
     _start_at(stage, port, "--mw-member-id", "another")
     assert agent.end() == 3, agent.err

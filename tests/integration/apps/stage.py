@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -151,6 +152,19 @@ class Stage:
         assert running.end() == code, running.err
         return running
 
+    def script(self, *arguments: object, text: str = "", name: str = "script.py") -> Running:
+        """Write a script of the test, unless it is there, and start it. It may import from the tests."""
+        path = self.folder / name
+        if text and not (path.exists() and path.read_text() == text):  # slaves are replaced if their script was edited
+            path.write_text(text)
+        variables = {"PYTHONPATH": f"{SOURCES}:{SOURCES.parent}", "PYTHONDONTWRITEBYTECODE": "1"}
+        return self.start("", *arguments, program=[sys.executable, str(path)], variables=variables)
+
+    def lines(self, name: str) -> list[str]:
+        """The lines of a file in this folder; none if there is no such file."""
+        path = self.folder / name
+        return path.read_text().splitlines() if path.exists() else []
+
     def master(self, app: str, *arguments: object) -> Running:
         """Start a master on loopback, and wait for its resource file."""
         own = ("--mw-master", "--mw-resource-file", self.resource, "--mw-audit-file", self.audit)
@@ -234,6 +248,13 @@ def kill(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
     except ProcessLookupError:
         pass
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def until(condition: Callable[[], bool], what: str | Callable[[], str], patience_s: float = PATIENCE_S) -> None:
