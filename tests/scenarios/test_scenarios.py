@@ -9,17 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.spans import defined, span
+from tests.driven import Driven
+from tests.spans import defined
 
-from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.core import MasterCore
 from mwpy._core.master.state import (
     AllocateSlaves,
     CancelTasks,
     FreeSlave,
     HoldResults,
-    MasterSettings,
-    Received,
     ReleaseResults,
     Running,
     ShutDown,
@@ -38,29 +35,23 @@ from mwpy.audit import text_of
 STORIES = sorted(Path(__file__).parent.glob("*.txt"))
 
 
-class _Story:
+class _Story(Driven):
     """A master that gets the commands of one file: the first word of a command is the name of a method `do_...`."""
 
     def __init__(self) -> None:
-        self.core = MasterCore(MasterSettings("story", "g"))
         self.algorithm = defined(0, "_square", reference="story:square")
-        self.core.definitions.add(Defined(self.algorithm))
-        self.tasks = 0
-        self.now = 0.0
+        super().__init__([self.algorithm])
 
     def do(self, line: str) -> list[str]:
         """Do one command. Return the lines that it causes."""
         verb, *words = line.split()
         getattr(self, f"do_{verb}")(*words)
-        self.core.check()
-        self.core.decide(self.now)
-        self.core.check()
-        actions = self.core.take_actions()
-        lines = [f"> {text}" for record in actions.records if (text := text_of(record))]
-        return lines + [f"= {send.peer.decode()}: {text}" for send in actions.sends if (text := _request(send.message))]
+        lines = [f"> {text}" for record in self.actions.records if (text := text_of(record))]
+        requests = [(send.peer.decode(), _request(send.message)) for send in self.actions.sends]
+        return lines + [f"= {peer}: {text}" for peer, text in requests if text]
 
-    def receive(self, peer: str, message: messages.Message, frames: tuple[bytes, ...] = ()) -> None:
-        self.core.handle(Received(peer.encode(), "10.0.0.1", message, frames), self.now)
+    def hear(self, peer: str, message: messages.Message, *frames: bytes) -> None:
+        self.receive(message, *frames, peer=peer.encode())
 
     def do_submit(self, count: str, *policy: str) -> None:
         given = dict(word.split("=") for word in policy)
@@ -74,39 +65,37 @@ class _Story:
             seconds_expected=float(given["expected"]) if "expected" in given else None,
             speculate=given.get("speculate") == "yes",
         )
-        first = self.tasks + 1
-        self.tasks += int(count)
         refers = [int(task) for task in given["refers"].split(",")] if "refers" in given else []
-        self.core.submit([span(first, self.algorithm, int(count), policy=chosen, refers=refers)])
+        self.submit(int(count), self.algorithm, chosen, refers=refers)
 
     def do_hold(self, *tasks: str) -> None:
-        self.core.obey(HoldResults([int(task) for task in tasks]))
+        self.step(HoldResults([int(task) for task in tasks]))
 
     def do_release(self, *tasks: str) -> None:
-        self.core.obey(ReleaseResults([int(task) for task in tasks]))
+        self.step(ReleaseResults([int(task) for task in tasks]))
 
     def do_want(self, count: str, kind: str) -> None:
-        self.core.obey(AllocateSlaves(int(count), SlaveKind(kind)))
+        self.step(AllocateSlaves(int(count), SlaveKind(kind)))
 
     def do_free(self, sid: str) -> None:
-        self.core.obey(FreeSlave(SlaveId(sid)))
+        self.step(FreeSlave(SlaveId(sid)))
 
     def do_cancel(self, running: str, *tasks: str) -> None:
-        self.core.obey(CancelTasks([(int(task), 1) for task in tasks], Running(running)))
+        self.step(CancelTasks([(int(task), 1) for task in tasks], Running(running)))
 
-    def do_hello(self, peer: str, member: str = "story", generation: str = "g", seconds_left: str = "") -> None:
+    def do_hello(self, peer: str, member: str = "m", generation: str = "g", seconds_left: str = "") -> None:
         left_s = float(seconds_left) if seconds_left else None
-        self.receive(peer, messages.Hello(member, generation, "node1", 1, "3.11", 2, seconds_left=left_s))
+        self.hear(peer, messages.Hello(member, generation, "node1", 1, "3.11", 2, seconds_left=left_s))
 
     def do_ready(self, peer: str, number: str) -> None:
-        self.receive(peer, messages.SlaveReady(int(number)))
+        self.hear(peer, messages.SlaveReady(int(number)))
 
     def do_results(self, peer: str, number: str, *pairs: str, seconds: float = 0.1) -> None:
         tasks, attempts = zip(*(map(int, pair.split("/")) for pair in pairs), strict=True)
         count = len(tasks)
         named = groups.spans_of(tasks, attempts)
         group = messages.Results(int(number), *named, [seconds] * count, [])
-        self.receive(peer, group, (groups.payload(count, [bytes(count)]),))
+        self.hear(peer, group, groups.payload(count, [bytes(count)]))
 
     def do_quick(self, peer: str, number: str, *pairs: str) -> None:
         """A slave sends results of tasks that took a hundredth of a second each."""
@@ -116,36 +105,36 @@ class _Story:
         """A task raises an exception after which it is tried again, if its policy says so and it has attempts left."""
         task, attempt = map(int, pair.split("/"))
         group = messages.Results(int(number), [task], [1], [attempt], [0.1], [0], again=[0])
-        self.receive(peer, group, (groups.payload(1, [Codec().dumps_failure(OSError("server busy"))]),))
+        self.hear(peer, group, groups.payload(1, [Codec().dumps_failure(OSError("server busy"))]))
 
     def do_died(self, peer: str, number: str, running: str) -> None:
         words = LastWords("out\n", "last words", "", 5 << 20)
-        self.receive(peer, messages.SlaveDied(int(number), int(running), Cause.CRASH, "killed by signal 11", words))
+        self.hear(peer, messages.SlaveDied(int(number), int(running), Cause.CRASH, "killed by signal 11", words))
 
     def do_leaving(self, peer: str) -> None:
-        self.receive(peer, messages.Leaving("evicted", Cause.EVICTED))
+        self.hear(peer, messages.Leaving("evicted", Cause.EVICTED))
 
     def do_revoked(self, peer: str, number: str, *pairs: str) -> None:
         tasks, attempts = zip(*(map(int, pair.split("/")) for pair in pairs), strict=True)
-        self.receive(peer, messages.Revoked(int(number), *groups.spans_of(tasks, attempts)))
+        self.hear(peer, messages.Revoked(int(number), *groups.spans_of(tasks, attempts)))
 
     def do_cannot(self, peer: str, number: str, pair: str, failure: str = "sure") -> None:
         task, attempt = map(int, pair.split("/"))
         reason = "no such module" if failure == "sure" else "MemoryError"
         failed = messages.AlgorithmFailed(int(number), 0, reason, [task], [1], [attempt], LoadFailure(failure))
-        self.receive(peer, failed)
+        self.hear(peer, failed)
 
     def do_lost(self, peer: str) -> None:
-        self.core.handle(Vanished(peer.encode(), 0.0), self.now)
+        self.step(Vanished(peer.encode(), 0.0))
 
     def do_goodbye(self, peer: str) -> None:
-        self.receive(peer, messages.Goodbye("evicted", Cause.EVICTED))
+        self.hear(peer, messages.Goodbye("evicted", Cause.EVICTED))
 
     def do_pass(self, seconds: str) -> None:
-        self.now += float(seconds)
+        self.pass_time(float(seconds))
 
     def do_end(self, how: str) -> None:
-        self.core.obey(ShutDown(how == "finished", 1.0))
+        self.step(ShutDown(how == "finished", 1.0))
 
 
 def _request(message: messages.Message) -> str:
