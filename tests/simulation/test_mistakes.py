@@ -183,8 +183,8 @@ MISTAKES: dict[str, tuple[str, Change, str]] = {
         "but it has time until",
     ),
     "too little time is left": (
-        f"{CORE}members.ConnectedAgent.ends_in_s",
-        gives(1e9),
+        f"{CORE}spans.Span.needed_s",
+        value(None),
         r"task \d+ takes .* has .* s'",
     ),
     "late results are not looked for": (f"{AGENT}limits.SILENT_S", value(60.0), "waits in slave . behind a long task"),
