@@ -6,12 +6,15 @@ A slave should hold 0.25 s of work. It counts as full with more than 0.125 s of 
 from __future__ import annotations
 
 import pytest
+from tests.driven import Driven
 from tests.master_state import Books
-from tests.spans import MAX, MIN
+from tests.spans import MAX, MIN, portion
 
 from mwpy._core.master import dispatch
 from mwpy._core.master.members import ConnectedSlave
+from mwpy._values import messages
 from mwpy._values.bounds import SlaveId
+from mwpy._values.groups import ARGUMENTS, PackedCalls
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.task import SlaveKind
 
@@ -119,3 +122,15 @@ def test_tasks_are_taken_back_from_a_slave_that_retires_but_not_from_an_agent_th
         books.core.admission.retire_slave(slave)
     leaves.agent.leaving = "evicted"
     assert dispatch.fullest(books.state.members, 0.0) == (retires, None)
+
+
+def test_a_portion_is_sent_as_a_whole() -> None:
+    """Also one that has more tasks than any other message."""
+    master = Driven()
+    master.join()
+    master.core.state.members.pace[0] = 1e-5
+    master.core.submit([portion(1, PackedCalls.of(ARGUMENTS, [*range(5000)]))])
+    master.step()
+    assert [send.message.counts for send in master.actions.sends if isinstance(send.message, messages.Tasks)] == [
+        [5000]
+    ]

@@ -142,12 +142,12 @@ def most_in_time(slave: ConnectedSlave, span: Span, now: float) -> int:
     Tasks of unknown duration count as zero, and so do those that are addressed to the slave, unless their policy says
     how long they take. Behind the span, tasks of another duration may be addressed to it.
     """
-    left_s, is_addressed = slave.agent.ends_in_s(now), span.policy.sid is not None
+    is_addressed = span.policy.sid is not None
     needed_s = span.policy.seconds_expected if is_addressed else span.needed_s
-    most = span.count if is_addressed and left_s < inf else MAX_GROUP_TASKS
-    if left_s == inf or not needed_s:
+    most = span.count if is_addressed else MAX_GROUP_TASKS
+    if not needed_s:
         return most
-    left_s -= sum(held.count * (held.needed_s or 0.0) for held in slave.held.spans)
+    left_s = slave.agent.ends_in_s(now) - sum(held.count * (held.needed_s or 0.0) for held in slave.held.spans)
     return max(0, min(int(left_s / needed_s), most))
 
 
@@ -454,7 +454,9 @@ class Dispatch:
         """
         members, fixed, first = self.state.members, self.state.settings.task_group, queue[0]
         number, portion = first.algorithm.number, portion_of(first)
-        count = min(room(members, slave, number, fixed, portion), most_in_time(slave, first, now))
+        count = room(members, slave, number, fixed, portion)
+        if slave.agent.ends_at is not None:
+            count = min(count, most_in_time(slave, first, now))
         if not fixed:
             count = min(count, max(share, portion, least(members, slave, number)))
         if count:
