@@ -144,7 +144,7 @@ def test_unnamed_values_are_combined_or_side_by_side(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"comand": "x"}, "the study has a wrong setting: Object contains unknown field `comand`"),
+        ({"comand": "x"}, "unknown setting comand; do you mean command?"),
         ({"command": 3}, "wrong setting: Expected `str | array`"),
         ({}, "either a command, or tasks with a command each"),
         ({"command": "run {a}"}, "no rows: give values"),

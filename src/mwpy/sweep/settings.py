@@ -6,6 +6,7 @@ import importlib.util
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -123,6 +124,12 @@ class Settings(Program, forbid_unknown_fields=True, rename="kebab", omit_default
         Raises:
             UsageError: one is unknown, or has a wrong type; the message names it.
         """
+        names = [each.encode_name for each in msgspec.structs.fields(cls)]
+        for name in found:
+            if name not in names:
+                close = get_close_matches(name, names, 1)
+                meant = f"; do you mean {close[0]}?" if close else f": there are {', '.join(names)}"
+                raise UsageError(f"{where} has an unknown setting {name}{meant}")
         try:
             return msgspec.convert(found, cls)
         except msgspec.ValidationError as error:
