@@ -247,10 +247,9 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int | None
 
         return set_up.run(end, settings.slave, settings.sets_up)
     reseed()  # the script was loaded, and may have seeded the generators; and a fork has a copy of them
+    wear = settings.max_tasks, settings.max_memory_bytes
     limits = settings.result_group, settings.max_result_bytes
-    runner = TaskRunner(
-        end, settings.slave, *limits, max_memory_bytes=settings.max_memory_bytes, surroundings=surroundings
-    )
+    runner = TaskRunner(end, settings.slave, *limits, wear=wear, surroundings=surroundings)
     slave = Slave(runner)
     try:
         if slave_algorithm is None:

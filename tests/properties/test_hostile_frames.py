@@ -248,7 +248,6 @@ class Attack:
                 messages.Checkpoint(number, number, 1),
                 messages.Reported(number, number, 1, 0.5),
                 messages.SlaveReady(number),
-                messages.SlaveRetiring(number),
                 messages.SlaveDied(number, number, Cause.CRASH, text, LastWords(text, text)),
                 messages.AlgorithmFailed(number, 0, text, column, column, column),
                 messages.Installed({text: text}),

@@ -60,7 +60,6 @@ def cancel(core: AgentCore, started: int, *tasks: int, kill: bool = True, now: f
     core.handle(heard(message), now)
     assert core.take_actions().recall == [(1, message)]
     core.handle(Recalled(1, started, message), now)
-    core.check()
     return core.take_actions()
 
 
@@ -71,7 +70,6 @@ def look(core: AgentCore, started: int) -> AgentActions:
     core.decide(due)
     assert core.take_actions().recall == [(1, None)]
     core.handle(Recalled(1, started, None), due)
-    core.check()
     return core.take_actions()
 
 
@@ -146,7 +144,6 @@ def test_a_slave_whose_cancelled_task_ends_in_time_is_not_killed(core: AgentCore
     else:
         core.handle(slave_heard(1, messages.AlgorithmFailed(1, 0, "cannot", [2], [1], [1])), 0.0)
     assert core.next_deadline() is None
-    core.check()
 
 
 def test_more_cancelled_tasks_than_one_message_can_name_are_recalled_again(core: AgentCore) -> None:

@@ -20,7 +20,6 @@ from mwpy._transport import wire
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages
 from mwpy._values.bounds import Buffer
-from mwpy._values.causes import Cause
 from mwpy._values.last_words import NO_WORDS
 
 FAILURE = Codec().dumps_failure(OSError("busy"))
@@ -58,7 +57,6 @@ def do(core: AgentCore, now: float, *happened: Heard | SlaveHeard | SlaveExited 
     for event in happened:
         core.handle(event, now)
     core.decide(now)
-    core.check()
     return shown(core.take_actions())
 
 
@@ -120,11 +118,3 @@ def test_the_newest_state_leaves_before_the_death_of_its_slave(core: AgentCore) 
     """The master need not have read the last one."""
     do(core, 1.0, left(b"a"))
     assert do(core, 1.1, left(b"b"), exited()) == [b"b", "SlaveDied"]
-
-
-def test_an_agent_that_leaves_sends_the_newest_state_at_once(core: AgentCore) -> None:
-    """Nobody knows how long it may stay. But the master must have read the last state."""
-    do(core, 1.0, left(b"a"))
-    assert do(core, 1.1, READ, left(b"b"), Terminated("evicted", Cause.EVICTED)) == ["Leaving", b"b"]
-    assert do(core, 1.2, left(b"c")) == []
-    assert do(core, 1.3, left(b"d"), READ) == [b"d"]

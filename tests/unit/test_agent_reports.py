@@ -28,7 +28,6 @@ def reported(task: int = 1, attempt: int = 1, payload: bytes = b"x") -> SlaveHea
 def payloads(core: AgentCore, now: float) -> list[bytes]:
     """The reports that are sent to the master when it is time."""
     core.decide(now)
-    core.check()
     return [bytes((outgoing.received or ())[1]) for outgoing in core.take_actions().to_master]
 
 

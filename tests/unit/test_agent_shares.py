@@ -76,7 +76,6 @@ def do(core: AgentCore, *happened: AgentEvent) -> list[object]:
     """Let something happen. Return what is done about shared objects, in a short form."""
     for event in happened:
         core.handle(event, 0.0)
-    core.check()
     actions = core.take_actions()
     done: list[object] = []
     for change in actions.share_files:

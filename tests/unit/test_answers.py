@@ -26,7 +26,6 @@ from mwpy._core.master.state import (
     CancelTasks,
     Command,
     Event,
-    FreeSlave,
     Running,
     ShutDown,
     Vanished,
@@ -369,7 +368,7 @@ def test_slaves_are_busy_with_other_tasks(single: Asked) -> None:
 
 
 def test_an_addressed_task_waits_for_its_slave(single: Asked) -> None:
-    """The reasons are about its slave, also if it is freed and ends after the tasks that it holds."""
+    """The reasons are about its slave."""
     single.step(AllocateSlaves(1, SlaveKind.ORDERED))
     single.connect(slaves=2)
     single.put(1, 3, sid=SID)
@@ -380,9 +379,6 @@ def test_an_addressed_task_waits_for_its_slave(single: Asked) -> None:
     single.connect(b"b")
     single.put(4, 2, sid=SlaveId("SLAVE-1"))
     assert single.explain(5).reasons[:-1] == [addressed.format("SLAVE-1")]
-    single.step(FreeSlave(SID))
-    single.receive(messages.SlaveRetiring(1), peer=b"a")
-    assert "its slaves get no more tasks, and end" in _last(single, 3)
 
 
 def test_a_suspect_waits_to_run_alone(single: Asked) -> None:

@@ -9,6 +9,7 @@ import pytest
 from mwpy._core.agent.child import (
     AgentActions,
     AgentSettings,
+    Due,
     ExitSeen,
     Forked,
     Heard,
@@ -60,13 +61,11 @@ def send(core: AgentCore, first: int, *seconds: float | None, now: float = 0.0) 
 
 def look(core: AgentCore, started: int, began: float, *, at: float | None = None) -> AgentActions:
     """The next moment comes at which the agent looks, at a slave that started a task at `began`."""
-    due = core.children[1].look_at
-    assert due is not None
+    due = core.children[1].dues[Due.TIME]
     assert at is None or due == at
     core.decide(due)
     assert core.take_actions().look == [1]
     core.handle(Looked(1, started, began), due)
-    core.check()
     return core.take_actions()
 
 
@@ -168,11 +167,10 @@ def measure(
     core: AgentCore, started: int, used: int, *, at: float, kills: int = 0, bound: int = 1 << 20
 ) -> AgentActions:
     """The next moment comes at which the agent measures the memory of slave 1."""
-    assert core.children[1].measure_at == at
+    assert core.children[1].dues[Due.MEMORY] == at
     core.decide(at)
     assert core.take_actions().measure == [(1, bound)]
     core.handle(Measured(1, started, used, kills), at)
-    core.check()
     return core.take_actions()
 
 
@@ -207,7 +205,7 @@ def test_the_kernel_enforces_the_largest_limit_of_the_tasks_that_a_slave_holds(c
     core.take_actions()
     core.decide(MEASURE_S)
     assert core.take_actions().measure == [], "it holds no task with a limit"
-    assert core.children[1].measure_at is None
+    assert Due.MEMORY not in core.children[1].dues
 
 
 @pytest.mark.parametrize(("started", "is_charged"), [(1, True), (2, False)])
@@ -256,7 +254,6 @@ def all_use(core: AgentCore, used: dict[int, int], now: float) -> tuple[list[tup
     wanted = core.take_actions().measure
     for number, _ in wanted:
         core.handle(Measured(number, 1, used[number], 0), now)
-        core.check()
     return wanted, core.take_actions()
 
 
@@ -319,7 +316,7 @@ def test_no_slave_is_killed_if_the_job_has_enough_memory(memory: int | None) -> 
     give(core, 2, ROOMY)
     for now in (0.0, MEASURE_S):
         _, actions = all_use(core, {1: 520, 2: 520}, now)
-        assert (actions.recall, core.children[1].measure_at) == ([], now + MEASURE_S)
+        assert (actions.recall, core.children[1].dues[Due.MEMORY]) == ([], now + MEASURE_S)
 
 
 # An agent that is evicted

@@ -243,7 +243,6 @@ def test_what_a_cancelled_task_was_given_is_not_free_when_its_slave_gives_the_ot
     driven.submit(3, policy=needing(gpus=1))
     assert driven.sent == [2, 3, 4]
     driven.step(CancelTasks([(2, 1)], Running.KILL))
-    driven.receive(messages.SlaveRetiring(1))
     driven.receive(messages.Revoked(1, [3], [2], [1]))
     assert not driven.sent
     driven.receive(messages.SlaveDied(1, 0, Cause.CANCELLED, "killed", NO_WORDS))

@@ -43,7 +43,6 @@ def made(slaves: int = 1) -> AgentCore:
     for number in range(1, slaves + 1):
         core.handle(slave_heard(number, messages.SlaveReady(number)), 0.0)
         core.handle(heard(messages.SlaveNamed(number, SlaveId(f"SLAVE-{number}"))), 0.0)
-    core.check()
     core.take_actions()
     return core
 
@@ -60,7 +59,6 @@ def core() -> AgentCore:
 def refuse(core: AgentCore, generation: str, now: float = 3.0) -> AgentActions:
     """A master of some generation refuses the agent. Return what the agent does then."""
     core.handle(heard(messages.Refused("the master was started again", generation=generation)), now)
-    core.check()
     return core.take_actions()
 
 
@@ -77,7 +75,6 @@ def succeed(core: AgentCore, generation: str = "g2") -> AgentActions:
 def join(core: AgentCore, welcome: messages.Welcome = SECOND) -> list[messages.Message]:
     """The next generation accepts the agent. Return what the agent sends to it about its slaves."""
     core.handle(heard(welcome), 9.0)
-    core.check()
     return [each for each in to_master(core.take_actions()) if getattr(each, "fate", None) is not NOT_STARTED]
 
 
@@ -100,7 +97,6 @@ def to_slave(actions: AgentActions, slave: int = 1) -> list[messages.Message]:
 def act(core: AgentCore, *events: SlaveHeard | Looked | SlaveExited | Forked) -> AgentActions:
     for event in events:
         core.handle(event, 10.0)
-        core.check()
     return core.take_actions()
 
 
@@ -201,7 +197,6 @@ def test_an_old_result_that_comes_twice_is_no_result_of_a_new_task_with_the_same
 
 def joined(core: AgentCore) -> AgentActions:
     core.handle(heard(SECOND), 9.0)
-    core.check()
     return core.take_actions()
 
 

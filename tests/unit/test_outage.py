@@ -41,7 +41,6 @@ def due(core: AgentCore) -> tuple[AgentActions, float]:
     now = core.next_deadline()
     assert now is not None, "nothing is due"
     core.decide(now)
-    core.check()
     return core.take_actions(), now
 
 
@@ -126,7 +125,6 @@ def test_an_agent_that_is_back_says_so_and_goes_on(core: AgentCore) -> None:
     core.handle(heard(BACK), 31.0)
     assert said(core.take_actions()) == "back at the master after 30 s"
     assert core.outage.is_over
-    core.check()
     core.handle(Disconnected("it broke again"), 100.0)
     assert not core.leaving
 
@@ -137,7 +135,6 @@ def test_an_agent_that_does_not_find_its_master_in_time_leaves(core: AgentCore) 
     assert core.leaving
     [leaving] = [each for each in to_master(core.take_actions()) if isinstance(each, messages.Leaving)]
     assert leaving.cause is Cause.NETWORK
-    core.check()
 
 
 def test_an_agent_whose_connections_all_end_at_once_gives_up(core: AgentCore) -> None:

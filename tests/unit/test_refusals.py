@@ -83,10 +83,8 @@ def test_a_task_waits_until_each_slave_has_refused_it_for_itself(master: Master)
     assert master.unrunnable == []
     master.ready(2)
     assert master.held("SLAVE-1") == [1]
-    master.receive(messages.SlaveRetiring(1))
-    master.refuse(2, LoadFailure.REPEATED)
-    assert master.unrunnable == []
     master.receive(messages.SlaveDied(1, 0, Cause.SCALED_DOWN, "it is replaced", LastWords()))
+    master.refuse(2, LoadFailure.REPEATED)
     assert master.unrunnable == []
     master.ready(3)
     assert master.held("SLAVE-2") == [1]

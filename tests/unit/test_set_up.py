@@ -53,7 +53,6 @@ class Agent:
 
     def act(self, now: float = 0.0) -> AgentActions:
         self.core.decide(now)
-        self.core.check()
         return self.core.take_actions()
 
 

@@ -171,7 +171,7 @@ def run(
     if options.forks and not forks.adopt_orphans():
         options = evolve(options, slave_start="spawn")
     has = offers.found(options, os.environ)
-    launcher = Launcher(command, options.slave_max_memory or 0, first)
+    launcher = Launcher(command, options.slave_max_tasks or 0, options.slave_max_memory or 0, first)
     if past := options.about_past_end(clock.wall()):
         audit.write([records.Notice(past)], clock.wall())
     left_s = options.seconds_left(clock.wall())
@@ -212,7 +212,6 @@ def _serve(
         ends_at,
         link.timeout_s,
         idle_exit_s=options.idle_exit,
-        slave_max_tasks=options.slave_max_tasks,
         memory_bytes=options.job_memory and max(1, options.job_memory - memory.resident_bytes()),
         keeps_outputs=not isinstance(link, LocalAgentLink),
         max_share_files=shared_objects.most_files(),

@@ -55,7 +55,7 @@ from mwpy._transport.shared_objects import LOADED
 from mwpy._values import groups, messages
 from mwpy._values.algorithm import PYTHON, REGISTRY, find, missing_module
 from mwpy._values.bounds import MAX_NAME, MAX_REASON, MAX_TASKS, Buffer, SlaveId, TaskId, shortened
-from mwpy._values.errors import AlgorithmUnavailable, EndIsNear, ExitCode, UsageError
+from mwpy._values.errors import REPLACED, AlgorithmUnavailable, EndIsNear, ExitCode, UsageError
 from mwpy._values.groups import ARGUMENTS, ROWS
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, Encoded, as_encoded, encode_entries
 from mwpy._values.messages import (
@@ -68,7 +68,7 @@ from mwpy._values.messages import (
     ModuleCode,
     size_of_records,
 )
-from mwpy._values.phrases import first_of
+from mwpy._values.phrases import amount, counted, first_of
 from mwpy._values.requires import Given
 from mwpy._values.shares import SharedObject
 from mwpy._values.sources import SOURCES
@@ -849,7 +849,8 @@ class TaskRunner:
         result_group: how many results to send at a time; 0 to gather results for `GATHER_S`.
         max_result_bytes: the largest result that the master accepts.
         codec: encodes results. Its interrupts are no failures of a task, and end the turn instead.
-        max_memory_bytes: how much memory this process may have between two tasks; 0 if there is no limit.
+        wear: how many tasks this process may run, and how much memory it may have between two tasks, in bytes; 0 if
+            there is no limit.
         is_own_process: whether this process only runs tasks, so that its memory is theirs.
         surroundings: what is put back after each task; None if nothing is.
     """
@@ -861,15 +862,19 @@ class TaskRunner:
         result_group: int,
         max_result_bytes: int,
         codec: Codec = CODEC,
-        max_memory_bytes: int = 0,
+        wear: tuple[int, int] = (0, 0),
         is_own_process: bool = True,
         surroundings: Surroundings | None = None,
     ) -> None:
         self._end = end
         self._number = number
-        self._max_memory_bytes = max_memory_bytes
-        self._measure_at = 0.0 if max_memory_bytes else inf
+        self._max_tasks, self._max_memory_bytes = wear[0] or sys.maxsize, wear[1]
+        self._measure_at = 0.0 if self._max_memory_bytes else inf
         """When to measure the memory of this process again."""
+        self._grown_bytes = 0
+        """How much memory it had when this was too much; 0 if it was not."""
+        self._is_worn = False
+        """Whether this slave ends, to be replaced by another one."""
         self._codec = codec
         self._algorithms = LoadedAlgorithms()
         self._compared: set[tuple[str, str]] = set()
@@ -900,8 +905,8 @@ class TaskRunner:
 
     @property
     def ended(self) -> bool:
-        """Whether no task will come any more: the master ended this slave, or the agent is gone."""
-        return self.shut_down or self._end.eof
+        """Whether no task will run any more: the master ended this slave, it is worn, or the agent is gone."""
+        return self.shut_down or self._is_worn or self._end.eof
 
     @property
     def num_waiting(self) -> int:
@@ -949,7 +954,7 @@ class TaskRunner:
             if not self.ended and timeout != 0.0:
                 self.receive(FOREVER_S if timeout is None else timeout)
         self._unsent.silent_from = max(self._unsent.silent_from, end.fed_at)
-        most = min(most, self.num_waiting)
+        most = min(most, self.num_waiting, self._max_tasks - self.completed)
         if self._surroundings is not None:
             self._surroundings.remember()
         while can_start() and most > 0 and not end.eof:
@@ -968,9 +973,11 @@ class TaskRunner:
             most -= ran
             if ran < span.count:
                 waiting.appendleft(span.cut(ran)[1])
-                if most > 0 and not end.eof:
+                if most > 0 and not self._grown_bytes and not end.eof:
                     self.flush()
                     self.receive(FOREVER_S)  # the agent has recalled tasks, and now sends a message that names them
+        if self._grown_bytes or self.completed >= self._max_tasks:
+            self._wear_out()
         if self.ended or not (self.result_group or (again and end.has_message)):
             self.flush()
 
@@ -982,8 +989,10 @@ class TaskRunner:
             self._part.use(given)
 
     def _can_start(self) -> bool:
-        """Whether a task waits, and the shared objects that the next one needs are in this process."""
-        return bool(self._waiting) and all(map(shared_objects.is_known, self._waiting[0].shares))
+        """Whether a task waits that may run here, and the shared objects that it needs are in this process."""
+        return bool(self._waiting and not self._grown_bytes) and all(
+            map(shared_objects.is_known, self._waiting[0].shares)
+        )
 
     def _run(self, span: WaitingTasks, most: int) -> int:
         """Run up to `most` tasks, and return how many were run; stop when tasks are recalled or the agent is gone."""
@@ -1053,7 +1062,7 @@ class TaskRunner:
                 break  # tasks were recalled
             error = None  # its traceback keeps the objects of the task alive
             ran += count
-            goes_on = not end.eof if all_timed else end.is_open()
+            goes_on = (not end.eof if all_timed else end.is_open()) and not self._grown_bytes
             if unsent.is_due(now, gather_s if now - began <= count * SHORT_S else gather_s / 2):
                 self.flush()
             is_timed = all_timed or now - began > count * TIMED_S
@@ -1106,7 +1115,7 @@ class TaskRunner:
         self._unsent.send()
 
     def _send_results(self, message: messages.Message, frames: Sequence[Buffer]) -> None:
-        """Send results. Before that, report how much memory this process used at most, and once if it has too much
+        """Send results. Before that, report how much memory this process used at most, and check that it has not too much
         between two tasks."""
         if self._peaks is not None:
             self._peaks.look()
@@ -1114,9 +1123,16 @@ class TaskRunner:
             self._measure_at = now + MEASURE_S
             resident_bytes = memory.resident_bytes()
             if resident_bytes > self._max_memory_bytes:
-                self._measure_at = inf
-                self._send(messages.SlaveGrown(self._number, resident_bytes))
+                self._measure_at, self._grown_bytes = inf, resident_bytes
         self._send(message, frames)
+
+    def _wear_out(self) -> None:
+        """End, because this process has run enough tasks, or has too much memory."""
+        if not self._is_worn:
+            self.flush()
+            self._is_worn = True
+            grown = f", because it had grown to {amount(self._grown_bytes)}" if self._grown_bytes else ""
+            self._send(messages.SlaveWorn(self._number, f"{REPLACED} {counted(self.completed, 'task')}{grown}"))
 
     def _send_peak(self, algorithm: int, peak_bytes: int) -> None:
         self._send(messages.PeakMemory(self._number, algorithm, peak_bytes))

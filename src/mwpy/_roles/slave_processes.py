@@ -217,11 +217,13 @@ class Launcher:
 
     Args:
         command: how a process is started.
+        max_tasks: how many tasks a slave may run; 0 if there is no limit.
         max_memory_bytes: how much memory a slave may have between two tasks; 0 if there is no limit.
         first: a template that was started before the agent had a master; None if there is none.
     """
 
     command: SlaveCommand
+    max_tasks: int = 0
     max_memory_bytes: int = 0
     first: NewTemplate | None = None
     folders: SlaveFolders = Factory(SlaveFolders)
@@ -255,7 +257,7 @@ class Launcher:
         """
         channel, fds = open_channel(welcome.max_result_bytes + MESSAGE_SLACK)
         try:
-            limits = welcome.result_group, welcome.max_result_bytes, self.max_memory_bytes
+            limits = welcome.result_group, welcome.max_result_bytes, self.max_tasks, self.max_memory_bytes
             settings = SlaveSettings(*fds.numbers(), number, os.getpid(), *limits, self.folders.make())
             child = begin(settings, fds.numbers())
         except OSError:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from random import Random
 from typing import Any
 
@@ -260,7 +261,6 @@ class Cluster:
         for number in range(agents):
             settings = AgentSettings(
                 NO_HELLO,
-                slave_max_tasks=random.choice((None, None, 1, 4, 15)),
                 start_timeout_s=random.choice((1.0, 5.0, 300.0)),
                 memory_bytes=random.choice((None, None, 900, 1200)),
                 idle_exit_s=random.choice((None, None, 0.3, 3.0)),
@@ -271,7 +271,8 @@ class Cluster:
                 f"host {number}",
                 partial(self._start_again, number),
                 settings=settings,
-                max_memory=random.choice((None, None, 2, 10)),
+                max_tasks=random.choice((inf, inf, 1, 4, 15)),
+                max_memory=random.choice((inf, inf, 2, 10)),
                 lifetime_s=random.choice((None, None, 9.0, 15.0)),
                 unsafe=random.random() < 0.2,
                 returns_s=random.choice((0.0, 2.0, 60.0)),

@@ -436,7 +436,7 @@ class ShareForgotten(Message, frozen=True):
     digest: str
 
 
-PROTOCOL_VERSION = 14
+PROTOCOL_VERSION = 15
 """The version changes whenever an agent and a master of different versions could misunderstand each other."""
 
 
@@ -745,11 +745,12 @@ class SlaveNamed(FromMaster, frozen=True):
     """The levels of the loggers in the master's process, by name; None if the slave sends no records of `logging`."""
 
 
-class SlaveGrown(FromSlave, frozen=True):
-    """Slave to agent: this slave process has more memory than it may have between two tasks."""
+class SlaveWorn(FromSlave, frozen=True):
+    """Slave to agent: this slave process ends now, because it has run enough tasks, or has too much memory. All results
+    were sent before."""
 
     slave: Number
-    resident_bytes: Number
+    reason: Reason
 
 
 class PeakMemory(FromSlave, FromAgent, frozen=True):
@@ -759,12 +760,6 @@ class PeakMemory(FromSlave, FromAgent, frozen=True):
     slave: Number
     algorithm: Number
     peak_bytes: Number
-
-
-class SlaveRetiring(FromAgent, frozen=True):
-    """Agent to master: send this slave no more tasks. It ends after the tasks that it holds, and is replaced."""
-
-    slave: Number
 
 
 class SlaveDied(FromAgent, frozen=True):

@@ -175,6 +175,7 @@ class SlaveSettings(InVariable, frozen=True):
         agent_pid: the agent's process id. A slave whose parent has another id has lost its agent.
         result_group: how many results the slave sends in one message; 0 lets the slave choose.
         max_result_bytes: the largest result that the master accepts.
+        max_tasks: how many tasks the slave may run; 0 if there is no limit.
         max_memory_bytes: how much memory the slave may have between two tasks; 0 if there is no limit.
         folder: its folder for temporary files; empty if it has none of its own.
         sets_up: the folder in which it runs the set-up of its agent; empty if it runs tasks.
@@ -187,6 +188,7 @@ class SlaveSettings(InVariable, frozen=True):
     agent_pid: int
     result_group: int = 0
     max_result_bytes: int = 1 << 30
+    max_tasks: int = 0
     max_memory_bytes: int = 0
     folder: str = ""
     sets_up: str = ""

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from math import inf
 
 from attrs import Factory, define, evolve, frozen
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mwpy._core.holding import TaskIds, count_of, divided, take_named
+from mwpy._core.holding import TaskIds, divided, take_named
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_SECONDS, MAX_TASKS, Buffer, SlaveId
 from mwpy._values.causes import Cause, PlainEnum
@@ -107,22 +106,30 @@ class Former(Struct, frozen=True):
     """The id that the slave had there."""
 
 
+class Due(PlainEnum):
+    """What an agent does for a slave at a certain moment; see `AgentCore`."""
+
+    START = "end its start, which takes too long"
+    SILENCE = "read its journal, because it is silent"
+    TIME = "look how long its task runs"
+    MEMORY = "measure the memory that it uses"
+    SPARED = "kill it if it still runs a task that is not wanted any more"
+    KILL = "kill it, because it does not end"
+    COLLECT = "collect its last results and output, after it has ended"
+    STATE = "send the newest state of its task to the master"
+    REPORT = "send the newest report of its task to the master"
+
+
 @define(eq=False, repr=False)
 class Newest:
-    """The newest state or report of a slave's tasks, on its way to the master; see `Traffic.decide`."""
+    """The newest state or report of a slave's tasks, on its way to the master; see `Traffic.left`."""
 
     waiting: tuple[messages.Checkpoint | messages.Reported, Sequence[Buffer]] | None = None
     """It and its frames, until it is sent to the master."""
     until: float = 0.0
-    """How long it waits."""
+    """How long it waits at least."""
     is_unread: bool = False
     """Whether one was sent to the master, and the master has not answered."""
-
-    def due(self, leaving: bool) -> float | None:
-        """When to send it; None if there is none, or if the master must answer first."""
-        if self.waiting is None or self.is_unread:
-            return None
-        return -inf if leaving else self.until
 
 
 @define(eq=False, repr=False)
@@ -158,36 +165,22 @@ class Child:
     """Whether it could not load an algorithm, and will be replaced."""
     passed_on: int = 0
     """How many tasks were ever passed on to it: the position of the last."""
-    unrun: int = 0
-    """How many of these it will not run, because they were taken back or refused."""
-    retiring: bool = False
-    """Whether it gets no more tasks, and is replaced when it has none left; see `limits.py`."""
-    grown_bytes: int = 0
-    """How much memory it had when this was too much; 0 if it was not."""
-    ready_by: float | None = None
-    """When it is killed unless it is ready; None once it is ready or killed."""
+    replaced_because: str = ""
+    """Why it ends between two tasks although nothing is wrong with it, as it says; else empty."""
+    dues: dict[Due, float] = Factory(dict)
+    """When something is due for it."""
     overdue: bool = False
     """Whether it was killed because it was not ready in time, or would never get ready."""
-    starts_failed: int = 0
-    """How many slaves in a row had failed to start when it got ready."""
     is_replaced: bool = False
     """Whether it is replaced before it was ready: the master never hears of it."""
     is_up: bool = False
     """Whether it has sent a message."""
     unprinted: bytearray = Factory(bytearray)
     """The part of its standard error that the agent holds back."""
-    print_at: float | None = None
-    """When to print what is held back."""
-    late_at: float | None = None
-    """When to read its journal, if it stays silent until then."""
     doomed: Doom | None = None
     """The task that it runs and must not finish, because it is cancelled or over its limit; None if it runs none."""
-    spared_until: float | None = None
-    """When to kill it because of a cancelled task."""
-    states: Newest = Factory(Newest)
-    """The newest state that a task of it left."""
-    reports: Newest = Factory(Newest)
-    """The newest report of a task of it."""
+    newest: dict[Due, Newest] = Factory(lambda: {Due.STATE: Newest(), Due.REPORT: Newest()})
+    """The newest state that a task of it left, and the newest report."""
     killed_at: int | None = None
     """Position of the task for which it was killed. In its memory may be the next position, because a slave
     writes it before it notices a recall."""
@@ -197,10 +190,6 @@ class Child:
     """Why the agent killed it; empty if it did not."""
     loss: Cause = Cause.CRASH
     """The cause of the loss of the task that it runs, if it ends now."""
-    look_at: float | None = None
-    """When to look how long its task runs; None if it holds no task with a limit."""
-    measure_at: float | None = None
-    """When to measure the memory that it uses; None if it holds no task with a limit of memory."""
     measured: int = 0
     """Position of the task that it ran when its memory was measured. If it ran none: of the next task."""
     used: int = 0
@@ -221,10 +210,10 @@ class Child:
     """Why the agent does not trust it any more; empty while the agent trusts it. Unless it has ended, it is killed."""
     ended: bool = False
     """Whether its process has ended."""
-    kill_at: float | None = None
-    """When to kill it because its stream has ended. Most slaves end by themselves before this time."""
-    collect_at: float | None = None
-    """When to collect its last results and output, after it has ended."""
+
+    def due(self, due: Due, at: float) -> None:
+        """Let something be done at this moment, unless it is due before."""
+        self.dues[due] = min(at, self.dues.get(due, at))
 
     def change(self, event: ChildEvent) -> None:
         """Change the state. An event that the table does not allow in this state is a fault of mwpy."""
@@ -236,18 +225,13 @@ class Child:
     def kill(self, because: str, cause: Cause) -> None:
         """Record that the agent kills it, and why. `cause` is that of the loss of the task that it runs."""
         self.change(ChildEvent.KILL)
-        self.killed_because, self.loss = because, cause
-        self.doomed = self.spared_until = self.late_at = self.look_at = self.measure_at = None
+        self.killed_because, self.loss, self.doomed = because, cause, None
+        self.dues = {due: at for due, at in self.dues.items() if due is Due.COLLECT}
 
     @property
     def is_ready(self) -> bool:
         """Whether it takes tasks."""
         return self.state is ChildState.READY
-
-    @property
-    def num_held(self) -> int:
-        """How many tasks it holds."""
-        return sum(map(count_of, self.held))
 
     def hold(self, group: messages.Tasks) -> None:
         """Record that a group is passed on to it."""
@@ -266,11 +250,9 @@ class Child:
             The positions, among the tasks of the message, of those that it held, as ranges.
         """
         if self.doomed is not None and _names(message, self.doomed):
-            self.doomed = self.spared_until = None
-        ended = take_named(self.held, message)
-        if isinstance(message, messages.AlgorithmFailed):
-            self.unrun += sum(map(len, ended))
-        return ended
+            self.doomed = None
+            self.dues.pop(Due.SPARED, None)
+        return take_named(self.held, message)
 
     def holds(self, task: int, attempt: int) -> bool:
         """Whether it holds a task in this attempt."""
@@ -306,7 +288,9 @@ class Child:
         self.held = kept
         if self.running(started) != running:
             because = f"because it ran task {running[0]}, whose result is not wanted any more"
-            self.doomed, self.spared_until = Doom(*running, started, because, Cause.CANCELLED), spared_until
+            self.doomed = Doom(*running, started, because, Cause.CANCELLED)
+            if spared_until is not None:
+                self.dues[Due.SPARED] = spared_until
         return self._revoked(unstarted, cancelled=True)
 
     def _cut_behind(self, started: int) -> Iterator[HeldSpan]:
@@ -342,7 +326,6 @@ class Child:
 
     def _revoked(self, unstarted: Sequence[HeldSpan], *, cancelled: bool = False) -> messages.Revoked:
         firsts, counts = [span.first for span in unstarted], [span.count for span in unstarted]
-        self.unrun += sum(counts)
         return messages.Revoked(self.number, firsts, counts, [span.attempt for span in unstarted], cancelled)
 
     def believes(self, started: int) -> bool:
@@ -398,8 +381,6 @@ class AgentSettings:
     """After this silence, the master counts this agent as lost."""
     idle_exit_s: float | None = None
     """The agent leaves when its slaves held no task for this long; None if it stays."""
-    slave_max_tasks: int | None = None
-    """A slave is replaced after this many tasks; None if there is no limit."""
     memory_bytes: int | None = None
     """How much memory the slaves may use together, because their job has no more; None if this is unknown."""
     max_share_bytes: int = 1 << 30

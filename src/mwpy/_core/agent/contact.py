@@ -48,6 +48,7 @@ from mwpy._core.agent.child import (
     ChildState,
     ComputationOver,
     Disconnected,
+    Due,
     Former,
     Newest,
     Outgoing,
@@ -124,7 +125,7 @@ class Succession:
 
     def _make_former(self, child: Child, former: Former) -> None:
         child.former = former
-        child.states, child.reports = Newest(), Newest()
+        child.newest = {Due.STATE: Newest(), Due.REPORT: Newest()}
         if child.is_ready and child.held:
             self._state.actions.recall.append((child.number, UNBOUNDED))
             self._recalling[child.number] = None
@@ -193,9 +194,8 @@ class Succession:
     def ready(self, child: Child, message: messages.SlaveReady, received: Sequence[Buffer]) -> None:
         """A slave is ready for tasks."""
         child.change(ChildEvent.GET_READY)
-        child.ready_by = None
+        child.dues.pop(Due.START, None)
         if child.is_ready:
-            self._starts.succeeded(child)
             if child.former is None:
                 self._state.actions.to_master.append(Outgoing(message, (), received))
             self.settle(child)
@@ -206,7 +206,7 @@ class Succession:
         if former is None or child.held:
             return
         self._say_taken()
-        if child.retiring or child.has_gpus:
+        if child.has_gpus:
             self.end_slave(child)
         if child.is_ready and not (child.is_asked or self.is_joining):
             child.is_asked = True

@@ -1,14 +1,14 @@
 """The agent's core: every event enters through `handle`, and everything to do leaves through `take_actions`.
 
 The core is one state (`AgentState`: settings, slaves, actions) and parts that receive this state: `Starts`, `Traffic`,
-`Shares`, `Watch`, `StartOutput`, `Departure`, `Succession` and `Outage`. This module distributes the events, and knows
-when to look at which slave.
+`Shares`, `Watch`, `StartOutput`, `Departure`, `Succession` and `Outage`. This module distributes the events, and does
+what is due for each slave (`Child.dues`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -25,6 +25,7 @@ from mwpy._core.agent.child import (
     ChildState,
     ComputationOver,
     Disconnected,
+    Due,
     ErrorOutput,
     ExitSeen,
     Forked,
@@ -45,14 +46,14 @@ from mwpy._core.agent.child import (
     Terminated,
 )
 from mwpy._core.agent.contact import Outage, Succession
-from mwpy._core.agent.limits import Watch, reason_of
+from mwpy._core.agent.limits import Watch
 from mwpy._core.agent.starts import Departure, Starts
 from mwpy._core.agent.traffic import Shares, StartOutput, Traffic
 from mwpy._core.holding import known
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_NAME, MAX_SECONDS, MAX_TASKS, Buffer, shortened
 from mwpy._values.causes import Cause
-from mwpy._values.errors import ExitCode, is_from_outside
+from mwpy._values.errors import ExitCode, describe_exit, is_from_outside
 from mwpy._values.last_words import NO_WORDS, LastWords
 
 
@@ -73,10 +74,6 @@ class AgentCore:
         self._succession = Succession(self._state, self._starts, self._traffic, self._shares)
         self.outage = Outage(self._state, self.departure, self._succession)
         """How it looks for its master."""
-        self._changed: dict[int, Child] = {}
-        """The slaves that may have changed, by number."""
-        self._dues: dict[int, float] = {}
-        """When to look at each slave, by number; infinity if there is no such moment."""
         self.children = self._state.children
         """The slaves that have not ended, by number."""
 
@@ -114,9 +111,8 @@ class AgentCore:
                 child = self.children.get(number)  # an agent that leaves may have given it up meanwhile
                 if child is not None and not child.condemned and self._watch.believes(child, started):
                     self._succession.took_back(child, self._traffic.recalled(child, started, wanted, now))
-                    self._watch.settle(child)
             case ErrorOutput(number, data):
-                self._output.wrote(self.children[number], data, now)
+                self._output.wrote(self.children[number], data)
             case ExitSeen(number, by_sigkill):
                 self._watch.exit_seen(self.children[number], by_sigkill, self.leaving, now)
             case SlaveExited():
@@ -147,7 +143,6 @@ class AgentCore:
                 self._starts.resumed(stopped_s)
             case Disconnected() | AddressesFound() | AttemptFailed() | ComputationOver():
                 self.outage.handle(event, now)
-        self._all_changed()
 
     def _hear_master(self, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
         match message:
@@ -158,9 +153,9 @@ class AgentCore:
             case messages.Cancel():
                 self._traffic.cancel(message)
             case messages.CheckpointRead(number) if number in self.children:
-                self.children[number].states.is_unread = False
+                self._traffic.read(self.children[number], Due.STATE)
             case messages.ReportRead(number) if number in self.children:
-                self.children[number].reports.is_unread = False
+                self._traffic.read(self.children[number], Due.REPORT)
             case messages.SharePart():
                 self._shares.part(message, frames[1])
             case messages.ShareGone(digest):
@@ -174,9 +169,8 @@ class AgentCore:
             case messages.Algorithms():
                 self._starts.define(message, frames)
             case messages.Renew(slave=number) if number is not None:
-                if number in self.children:
-                    self._watch.retire(self.children[number])
-                    self._watch.settle(self.children[number])
+                if number in self.children and self.children[number].is_ready:
+                    self._state.stop(self.children[number], finished=False)
             case messages.Renew(module_path) if not self.leaving:
                 self._starts.renew_slaves(module_path)
             case messages.SlaveNamed(number) if number in self.children:
@@ -194,17 +188,17 @@ class AgentCore:
                 pass  # a probe, or a message of a newer version that does not concern agents
 
     def _pass_on(self, child: Child, group: messages.Tasks, frames: Sequence[Buffer], now: float) -> None:
-        self._changed[child.number] = child
-        admitted = self._watch.admit(child, group, frames)
-        if admitted is not None:
-            was_idle = not child.held
-            self._traffic.pass_on(child, *admitted)
-            if group.shares:
-                self._shares.passed_on(child, group)
-            if group.limits or child.memory_limit is not None:
-                self._watch.passed_on(child, admitted[0].limits, now)
-            if was_idle:
-                self._watch.active(child, now)
+        if not child.is_ready:
+            self._state.to_master(messages.Revoked(child.number, group.tasks, group.counts, group.attempts))
+            return
+        was_idle = not child.held
+        self._traffic.pass_on(child, group, frames)
+        if group.shares:
+            self._shares.passed_on(child, group)
+        if group.limits or child.memory_limit is not None:
+            self._watch.passed_on(child, group.limits, now)
+        if was_idle:
+            self._watch.active(child, now)
 
     def _welcome(self, welcome: messages.Welcome, now: float) -> None:
         self.welcome = welcome
@@ -218,21 +212,21 @@ class AgentCore:
             self._starts.fill(now)
 
     def _hear_slave(self, child: Child, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
-        self._changed[child.number] = child
         is_former, has_begun = child.former is not None, child.state in (ChildState.READY, ChildState.STOPPING)
         if child.condemned:
             return
         match message:
             case messages.Results(child.number):
-                self._traffic.results(child, message, frames)
+                self._traffic.results(child, message, frames, now)
                 self._watch.active(child, now)
+                self._starts.succeeded()
             case messages.SetUpEnded(child.number) if child.sets_up is not None and child.set_up_ended is None:
                 self._starts.set_up(child, message)
             case messages.SlaveReady(child.number) if not child.is_ready and child.sets_up is None:
                 self._succession.ready(child, message, frames)
             case messages.NextGeneration(child.number, edited) if child.is_asked:
                 self._succession.has_forgotten(child, edited)
-            case messages.AlgorithmFailed(child.number) | messages.SlaveGrown(child.number) if is_former:
+            case messages.AlgorithmFailed(child.number) if is_former:
                 self._succession.end_slave(child)
             case (
                 messages.Checkpoint(child.number)
@@ -242,13 +236,13 @@ class AgentCore:
             ) if is_former:
                 pass  # the new master cannot know its task
             case messages.Reported(child.number):
-                child.reports.waiting = message, frames
+                self._traffic.left(child, Due.REPORT, message, frames)
             case messages.Checkpoint(child.number):
-                child.states.waiting = message, frames
+                self._traffic.left(child, Due.STATE, message, frames)
             case messages.Logged(child.number) | messages.PeakMemory(child.number) if has_begun:
                 self._state.actions.to_master.append(Outgoing(message, (), frames))
-            case messages.SlaveGrown(child.number, resident_bytes):
-                self._watch.grown(child, resident_bytes)
+            case messages.SlaveWorn(child.number, reason):
+                child.replaced_because = reason
             case messages.AlgorithmFailed(child.number) if self._starts.knows(message.number):
                 self._traffic.algorithm_failed(child, message, frames)
             case _:
@@ -258,17 +252,14 @@ class AgentCore:
             self._succession.settle(child)
         if not child.is_up:
             self._output.is_up(child)
-        self._watch.settle(child)
 
     def _looked(self, child: Child, event: Looked, now: float) -> None:
-        self._changed[child.number] = child
         if child.condemned or not self._watch.believes(child, event.started):
             return
-        is_silent = self._watch.ends_silence and child.late_at is None
+        is_silent = self._watch.ends_silence and Due.SILENCE not in child.dues
         if event.results is not None and (is_silent or child.ended):
-            self._traffic.results(child, event.results, event.frames)
+            self._traffic.results(child, event.results, event.frames, now)
             self._succession.settle(child)
-            self._watch.settle(child)
         if is_silent and not child.ended and child.former is None:
             self._traffic.look_for_late(child, now)
         self._watch.looked(child, event.began, now)
@@ -296,7 +287,7 @@ class AgentCore:
         words = replace(event.words, peak_bytes=max(event.words.peak_bytes, child.peak_bytes))
         # the rest of its last words was printed on the agent's own streams
         self._state.record(records.SlaveEnded(child.name, cause, reason, named, LastWords(peak_bytes=words.peak_bytes)))
-        self._traffic.send_newest(child, child.states)
+        self._traffic.send_newest(child, Due.STATE, now)
         self._shares.slave_ended(child)
         if child.former is not None:
             self._succession.ended(child)
@@ -318,9 +309,11 @@ class AgentCore:
         why: str | None = None
         if has_failed and is_from_outside(event.code) and not (event.out_of_memory or child.killed_because):
             self._starts.killed(now)
-        elif has_failed and child.loss is Cause.SET_UP:
+        elif not has_failed:
+            self._starts.succeeded()
+        elif child.loss is Cause.SET_UP:
             why = reason
-        elif has_failed:
+        else:
             why = self._starts.failed(child, reason, event.words.headline)
         if why is None:
             self._starts.fill(now, child.failed_before + 1 if child.load_failed else 0)
@@ -334,60 +327,41 @@ class AgentCore:
         """Decide what is due at this moment."""
         self.outage.decide(now)
         self.departure.decide(now)
-        if self._starts.goes_on(now) or self.departure.code is not None:
-            self._all_changed()
-        for child in self._take_due(now):
-            self._output.decide(child, now)
-            self._starts.decide(child, now)
-            self._traffic.decide(child, self.leaving, now)
-            self._watch.decide(child, now)
+        self._starts.decide(now)
+        for child in self.children.values():
+            for due in [due for due, at in child.dues.items() if now >= at]:
+                if child.dues.pop(due, None) is not None:  # what was done before may have dropped it
+                    self._do(due, child, now)
+
+    def _do(self, due: Due, child: Child, now: float) -> None:
+        """Do what is due for a slave."""
+        actions = self._state.actions
+        match due:
+            case Due.START:
+                self._starts.end_start(child, now)
+            case Due.STATE | Due.REPORT:
+                self._traffic.send_newest(child, due, now)
+            case Due.SILENCE | Due.TIME:
+                actions.look.append(child.number)
+            case Due.MEMORY:
+                self._watch.measure(child)
+            case Due.SPARED:
+                actions.recall.append((child.number, None))
+            case Due.KILL:
+                self._watch.does_not_end(child)
+            case Due.COLLECT:
+                actions.collect.append(child.number)
 
     def next_deadline(self) -> float | None:
         """When to call `decide` even if nothing happens; None if there is no such moment."""
-        first = self._first_due()
-        dues = self.departure.deadline, self._starts.deadline, self.outage.deadline, None if first == inf else first
-        return min(known(dues), default=None)
-
-    # Most events concern one slave. An agent of many slaves need not look at all others then, so it remembers when each
-    # slave is due, and finds out again only for slaves that may have changed.
-
-    def _all_changed(self) -> None:
-        """Any slave may have changed, and some may have been added or removed."""
-        self._dues.clear()
-        self._changed = dict(self.children)
-
-    def _first_due(self) -> float:
-        """When to look at a slave; infinity if there is no such moment."""
-        if self._changed:
-            for number, child in self._changed.items():
-                self._dues[number] = self._due(child)
-            self._changed.clear()
-        return min(self._dues.values(), default=inf)
-
-    def _take_due(self, now: float) -> list[Child]:
-        """The slaves that are due, in the order of their starts. The caller does what is due."""
-        if now < self._first_due():
-            return []
-        due = {number: child for number, child in self.children.items() if now >= self._dues[number]}
-        self._changed |= due
-        return [*due.values()]
-
-    def _due(self, child: Child) -> float:
-        looks = child.late_at, child.look_at, child.measure_at
-        waits_for = child.print_at, child.ready_by, child.spared_until, child.kill_at, child.collect_at
-        sends_at = child.states.due(self.leaving), child.reports.due(self.leaving)
-        return min(known((*looks, *waits_for, *sends_at)), default=inf)
+        own = self.departure.deadline, self._starts.deadline, self.outage.deadline
+        dues = (at for child in self.children.values() for at in child.dues.values())
+        return min(chain(known(own), dues), default=None)
 
     def take_actions(self) -> AgentActions:
         """Everything to do now. Each action is returned once."""
         actions, self._state.actions = self._state.actions, AgentActions()
         return actions
-
-    def check(self) -> None:
-        """Check what must always be true. Tests call this after every event."""
-        self._first_due()
-        dues = {number: self._due(child) for number, child in self.children.items()}
-        assert self._dues == dues, "the agent looks at a slave at a wrong time"
 
 
 def _reason_of(child: Child, reason: str, running: int) -> str:
@@ -398,8 +372,9 @@ def _reason_of(child: Child, reason: str, running: int) -> str:
         reason = f"{reason}; {child.condemned}"
     elif child.set_up_ended is not None:
         reason = child.set_up_ended.failure
-    elif child.retiring and not running:
-        reason = reason_of(child, reason)
+    elif child.replaced_because and not running:
+        is_well = reason == describe_exit(0)
+        reason = child.replaced_because if is_well else f"{child.replaced_because} ({reason})"
     if child.sets_up is not None:
         return f"the set-up {child.sets_up.definition.name} failed: {reason}"
     return f"replaced, because it could not load an algorithm ({reason})" if child.load_failed else reason

@@ -1,4 +1,4 @@
-"""When an agent looks at a slave, and when it kills or replaces it: limits of time and memory, and wear.
+"""When an agent looks at a slave, and when it kills it: limits of time and memory.
 
 *Time.* Before a slave starts a task with a limit of time, it writes the time into the memory that it shares with its
 agent. The agent does not follow each start. No task that it passes on now can be over its limit before the shortest
@@ -26,21 +26,15 @@ task. So no other task is killed or charged. If the task has just finished, its 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 
 from attrs import Factory, define
 
-from mwpy._core.agent.child import OVERWROTE, UNBOUNDED, AgentState, Child, ChildState, Doom, Outgoing
-from mwpy._core.holding import known
-from mwpy._values import groups, messages, records
-from mwpy._values.bounds import MAX_TASKS, Buffer
+from mwpy._core.agent.child import OVERWROTE, AgentState, Child, ChildState, Doom, Due
+from mwpy._values import records
 from mwpy._values.causes import Cause
-from mwpy._values.errors import REPLACED, describe_exit
-from mwpy._values.messagepack import split_list
-from mwpy._values.phrases import amount, counted
+from mwpy._values.phrases import amount
 from mwpy._values.policy import Limits
 from mwpy._values.requires import MEMORY
 
@@ -68,16 +62,9 @@ from mwpy._values.requires import MEMORY
 # agent does not rely on the numbers in the memory that both share, or on the messages of the slave. A slave that shows
 # nonsense is killed and replaced, and its end has the reason. From then on, nothing of it counts.
 #
-# *Wear.* Slaves are replaced between tasks, although nothing is wrong with them. A slave may run a limited number of
-# tasks (`slave_max_tasks`). The agent counts the tasks that it passes on to the slave. It cuts the group that exceeds
-# the limit, so the slave never has more tasks than it may run. The others go back to the master. When the slave has no
-# task left, it ends.
-#
-# A slave may have a limited amount of memory between two tasks. It measures its own memory, and reports once that it
-# has grown too large. It then finishes the task that it runs by now, and ends. The agent takes the others back.
-#
-# The agent tells the master at once that such a slave retires, so that the master sends it no more tasks. Tasks that
-# are already on their way go back as soon as they arrive.
+# *Wear* is found out by the slave itself: it may run a limited number of tasks, and have a limited amount of memory
+# between two tasks. It sends its results and the reason (`SlaveWorn`), and ends. The tasks that it has not started go
+# back to the master, as those of any slave that ends.
 
 
 LOOK_S = 0.05
@@ -112,7 +99,7 @@ KILLED_TOO_S = 0.25
 
 @define(eq=False, repr=False)
 class Watch:
-    """Looks at slaves, and kills or replaces them."""
+    """Looks at slaves, and kills them."""
 
     _state: AgentState
     ends_silence: bool = True
@@ -124,45 +111,32 @@ class Watch:
 
     def active(self, child: Child, now: float) -> None:
         """A slave sent results, or got tasks while it had none: its silence begins now."""
-        child.late_at = now + SILENT_S if self.ends_silence and child.held else None
+        child.dues.pop(Due.SILENCE, None)
+        if self.ends_silence and child.held:
+            child.dues[Due.SILENCE] = now + SILENT_S
 
     def stream_ended(self, child: Child, now: float) -> None:
         """The slave closed its stream. If it is to be killed anyway, that is not put off."""
-        child.kill_at = min(known((child.kill_at, now + EXIT_S)))
+        child.due(Due.KILL, now + EXIT_S)
 
     def exit_seen(self, child: Child, by_sigkill: bool, leaving: bool, now: float) -> None:
         """The process of a slave ended."""
         child.ended = True
-        child.late_at = child.look_at = child.measure_at = None
         unexpected = by_sigkill and not leaving and child.state is not ChildState.KILLED
-        child.collect_at = now + KILLED_TOO_S if unexpected else now
+        child.dues = {Due.COLLECT: now + KILLED_TOO_S if unexpected else now}
 
-    def decide(self, child: Child, now: float) -> None:
-        """Do what is due for a slave."""
-        actions = self._state.actions
-        if child.late_at is not None and now >= child.late_at:
-            child.late_at = None
-            actions.look.append(child.number)
-        if child.look_at is not None and now >= child.look_at:
-            child.look_at = None
-            actions.look.append(child.number)
-        if child.measure_at is not None and now >= child.measure_at:
-            child.measure_at = None
-            limits = [limit for limit in child.memory_limits if limit is not None]
-            if limits:
-                actions.measure.append((child.number, 0 if child.exactly else min(limits)))
-        if child.kill_at is not None and now >= child.kill_at:
-            child.kill_at = None
-            if not child.killed_because:
-                child.overdue = child.state is ChildState.STARTING
-                child.kill(STILL_THERE, child.loss)
-            actions.kill.append(child.number)
-        if child.spared_until is not None and now >= child.spared_until:
-            child.spared_until = None
-            actions.recall.append((child.number, None))
-        if child.collect_at is not None and now >= child.collect_at:
-            child.collect_at = child.kill_at = None
-            actions.collect.append(child.number)
+    def measure(self, child: Child) -> None:
+        """Let the memory of a slave be measured, if a task that it holds has a limit."""
+        limits = [limit for limit in child.memory_limits if limit is not None]
+        if limits:
+            self._state.actions.measure.append((child.number, 0 if child.exactly else min(limits)))
+
+    def does_not_end(self, child: Child) -> None:
+        """Kill a slave that is still there although it should have ended."""
+        if not child.killed_because:
+            child.overdue = child.state is ChildState.STARTING
+            child.kill(STILL_THERE, child.loss)
+        self._state.actions.kill.append(child.number)
 
     # ---- trust ----------------------------------------------------------------------------------------------
 
@@ -200,7 +174,7 @@ class Watch:
         """Tasks with some limits were passed on to a slave."""
         times = _times(limits)
         if times:
-            self._look_at(child, now + min(times), now)
+            child.due(Due.TIME, now + max(LOOK_S, min(times)))
         self._limit_memory(child, now)
 
     def looked(self, child: Child, began: float, now: float) -> None:
@@ -220,7 +194,7 @@ class Watch:
                 self._doom(child, f"{why}: raise this limit, or give such tasks less to do", Cause.TIME_LIMIT)
             else:
                 due = min(due, over_at)
-        self._look_at(child, due, now)
+        child.due(Due.TIME, max(due, now + LOOK_S))
 
     def _stopped_since(self, began: float) -> float:
         """For how many seconds this agent was stopped since a task began. It may have begun during a stop, if only the
@@ -290,7 +264,7 @@ class Watch:
         elif not self._is_short:
             self._is_short = True
             for child in users:
-                child.exactly, child.measure_at = True, now
+                child.exactly, child.dues[Due.MEMORY] = True, now
         elif not any(child.exactly for child in users):
             self._is_short = False
             if not any(child.doomed or child.killed_because for child in users):
@@ -313,16 +287,12 @@ class Watch:
         """Measure a slave while it holds a task with a limit. The kernel enforces the largest limit of its tasks."""
         limits = child.memory_limits
         bounds = [limit for limit in limits if limit is not None]
-        if bounds and child.measure_at is None:
-            child.measure_at = measure_at
+        if bounds:
+            child.dues.setdefault(Due.MEMORY, measure_at)
         largest = max(bounds) if bounds and len(bounds) == len(limits) else None
         if largest != child.memory_limit:
             child.memory_limit = largest
             self._state.actions.limit_memory.append((child.number, largest))
-
-    def _look_at(self, child: Child, due: float, now: float) -> None:
-        due = max(due, now + LOOK_S)
-        child.look_at = due if child.look_at is None else min(child.look_at, due)
 
     def _doom(self, child: Child, because: str, cause: Cause, allowed: int = 0) -> None:
         task, attempt = child.running(child.started)
@@ -330,62 +300,6 @@ class Watch:
             because += self._about_offer()
         child.doomed = Doom(task, attempt, child.started, because.format(f"task {task}"), cause, allowed)
         self._state.actions.recall.append((child.number, None))
-
-    # ---- wear -----------------------------------------------------------------------------------------------
-
-    def admit(
-        self, child: Child, group: messages.Tasks, received: Sequence[Buffer]
-    ) -> tuple[messages.Tasks, Outgoing] | None:
-        """Give those tasks of a group back to the master that a slave must not run.
-
-        Returns:
-            The other tasks, and the message for the slave; None if there are no other tasks.
-        """
-        if self._state.settings.slave_max_tasks is None and child.is_ready:
-            return group, Outgoing(group, (), received)
-        room, count = self._room(child), sum(group.counts)
-        if room <= count and child.is_ready:
-            self.retire(child)
-        if room >= count:
-            return group, Outgoing(group, (), received)
-        if not room:
-            self._give_back(child, group)
-            return None
-        kept, payload, rest = divide(group, received[1:], room)
-        self._give_back(child, rest)
-        return kept, Outgoing(kept, payload)
-
-    def _room(self, child: Child) -> int:
-        """How many more tasks a slave may get."""
-        if child.retiring or not child.is_ready:
-            return 0
-        most = self._state.settings.slave_max_tasks
-        return UNBOUNDED if most is None else most - child.passed_on + child.unrun
-
-    def grown(self, child: Child, resident_bytes: int) -> None:
-        """A slave has more memory than it may have between two tasks."""
-        if child.is_ready:
-            child.grown_bytes = resident_bytes
-            self.retire(child)
-            self._state.stop(child, finished=False)
-
-    def settle(self, child: Child) -> None:
-        """A slave may have fewer tasks: end it if it retires and has none left."""
-        if child.retiring and child.is_ready and not child.held:
-            self._state.stop(child, finished=False)
-
-    def retire(self, child: Child) -> None:
-        """Replace a slave after the tasks that it holds."""
-        if not child.retiring:
-            child.retiring = True
-            self._state.to_master(messages.SlaveRetiring(child.number))
-
-    def _give_back(self, child: Child, group: messages.Tasks | messages.Revoked) -> None:
-        """Return tasks to the master that were not passed on. One message names at most `MAX_TASKS` spans."""
-        for start in range(0, len(group.tasks), MAX_TASKS):
-            some = slice(start, start + MAX_TASKS)
-            columns = group.tasks[some], group.counts[some], group.attempts[some]
-            self._state.to_master(messages.Revoked(child.number, *columns))
 
 
 _REMEDY = "raise this limit, or let such tasks need less"
@@ -402,33 +316,3 @@ def _allowed(child: Child, share: int) -> int:
 def _times(limits: Iterable[Limits | None]) -> list[float]:
     """The limits of time among some limits."""
     return [each.seconds for each in limits if each is not None and each.seconds is not None]
-
-
-def reason_of(child: Child, reason: str) -> str:
-    """Why a slave that retired ended, if its process ended for this reason."""
-    ran = child.passed_on - child.unrun - child.num_held
-    grown = f", because it had grown to {amount(child.grown_bytes)}" if child.grown_bytes else ""
-    replaced = f"{REPLACED} {counted(ran, 'task')}{grown}"
-    return replaced if reason == describe_exit(0) else f"{replaced} ({reason})"
-
-
-def divide(
-    group: messages.Tasks, frames: Sequence[Buffer], count: int
-) -> tuple[messages.Tasks, list[Buffer], messages.Revoked]:
-    """Divide a group of tasks behind its first `count` tasks, of which there are at least one and not all.
-
-    Returns:
-        The first tasks as a group, the payload frames of this group, and the spans of the other tasks.
-    """
-    whole = bisect_right([*accumulate(group.counts)], count)
-    more = count - sum(group.counts[:whole])
-    end, buffers = whole + bool(more), group.buffers[:count]
-    counts = [*group.counts[:whole], more][:end]
-    columns = counts, group.attempts[:end], group.algorithms[:end], buffers, group.limits[:end]
-    kept = messages.Tasks(group.slave, group.tasks[:end], *columns, group.shares, group.portions[:end], group.given)
-    payload_kept = groups.payload(count, split_list(frames[0])[:count])
-    firsts = [group.tasks[whole] + more, *group.tasks[whole + 1 :]]
-    rest = messages.Revoked(
-        group.slave, firsts, [group.counts[whole] - more, *group.counts[whole + 1 :]], group.attempts[whole:]
-    )
-    return kept, [payload_kept, *frames[1 : 1 + sum(buffers)]], rest

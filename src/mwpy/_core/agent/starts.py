@@ -27,7 +27,8 @@ from math import inf
 
 from msgspec.structs import replace
 
-from mwpy._core.agent.child import FAREWELL_S, AgentState, Child, ChildEvent, ChildState, Forked, Outgoing
+from mwpy._core.agent.child import FAREWELL_S, AgentState, Child, ChildEvent, ChildState, Due, Forked, Outgoing
+from mwpy._core.pauses import Pause
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_NAME, MAX_PACKAGES, Buffer, SlaveId, shortened
 from mwpy._values.causes import Cause
@@ -191,7 +192,7 @@ FAILED_STARTS_ALLOWED = 3
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
-"""How long starts pause after the second slave in a row that was killed from outside. Each further one doubles this."""
+"""How long starts pause after a slave that was killed from outside. Each further one in a row doubles this."""
 
 ABORT_S = 2.0
 """Seconds that a slave that hangs gets to write where it hangs, before it is killed."""
@@ -206,8 +207,8 @@ class Starts:
         """Number of the slave that was started last. Numbers are never used twice."""
         self._failed = 0
         """How many slaves in a row ended by themselves before they started a task."""
-        self._pause_s = 0.0
-        """How long starts pause when the next slave is killed from outside before it started a task."""
+        self._pause = Pause(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        """The pauses after slaves that were killed from outside before they started a task."""
         self.deadline: float | None = None
         """Until when no slave is started; None if slaves may start."""
         self._definitions: dict[int, tuple[messages.AlgorithmDefinition, Sequence[Buffer]]] = {}
@@ -292,15 +293,14 @@ class Starts:
 
     def _start(self, child: Child, way: list[int], now: float) -> None:
         child.change(ChildEvent.START)
-        child.started_at, child.ready_by = now, now + self._state.settings.start_timeout_s
+        child.started_at, child.dues[Due.START] = now, now + self._state.settings.start_timeout_s
         way.append(child.number)
         child.after = self._was_set_up
         if child.sets_up is None:
             self.give_definitions(child)
             return
         most = child.sets_up.seconds_max
-        child.ready_by = None if most is None else now + most
-        child.measure_at = None if child.sets_up.memory_max is None else now
+        child.dues = {Due.MEMORY: now} if most is None else {Due.MEMORY: now, Due.START: now + most}
         assert self._welcome is not None, "a set-up is that of a master"
         self._state.to_slave(child, self._welcome)
 
@@ -316,8 +316,8 @@ class Starts:
         assert event.slave == self._forked, "the template starts one slave at a time"
         self._forked, self._state.template_bytes = 0, event.template_bytes
         child = self._state.children[event.slave]
-        if child.ready_by is not None:  # its messages are read from now on
-            child.ready_by = now + self._state.settings.start_timeout_s
+        if Due.START in child.dues:  # its messages are read from now on
+            child.dues[Due.START] = now + self._state.settings.start_timeout_s
         if event.unsafe:
             self._give_up_forks(event.unsafe)
         elif self._is_stale:
@@ -391,44 +391,37 @@ class Starts:
             some = islice(packages.items(), start, start + MAX_PACKAGES)
             self._state.to_master(messages.Installed({name: version[:MAX_NAME] for name, version in some}))
 
-    def decide(self, child: Child, now: float) -> None:
+    def end_start(self, child: Child, now: float) -> None:
         """Kill a slave that hangs in its start. Before that, let it write where it hangs."""
-        if child.ready_by is None or now < child.ready_by:
-            return
-        child.ready_by = None
-        if not child.ended and child.state is not ChildState.KILLED:
-            limit, set_up = self._state.settings.start_timeout_s, child.sets_up
-            why, loss = f"because it was not ready after {limit:g} s (--mw-slave-start-timeout)", Cause.START_UP
-            if set_up is not None:
-                why, loss = f"because it ran for more than {set_up.seconds_max:g} s, its seconds_max", Cause.SET_UP
-            child.kill(why, loss)
-            child.overdue = True
-            child.kill_at = now + ABORT_S
-            self._state.actions.abort.append(child.number)
+        limit, set_up = self._state.settings.start_timeout_s, child.sets_up
+        why, loss = f"because it was not ready after {limit:g} s (--mw-slave-start-timeout)", Cause.START_UP
+        if set_up is not None:
+            why, loss = f"because it ran for more than {set_up.seconds_max:g} s, its seconds_max", Cause.SET_UP
+        child.kill(why, loss)
+        child.overdue = True
+        child.dues[Due.KILL] = now + ABORT_S
+        self._state.actions.abort.append(child.number)
 
     def resumed(self, stopped_s: float) -> None:
         """The agent was stopped, most likely with its slaves: those that start get more time."""
         for child in self._state.children.values():
-            if child.ready_by is not None:
-                child.ready_by += stopped_s
+            if Due.START in child.dues:
+                child.dues[Due.START] += stopped_s
 
-    def goes_on(self, now: float) -> bool:
-        """Start slaves again if a pause is over. Return whether it is."""
-        if self.deadline is None or now < self.deadline:
-            return False
-        self.deadline = None
-        self._start_waiting(now)
-        return True
+    def decide(self, now: float) -> None:
+        """Start slaves again if a pause is over."""
+        if self.deadline is not None and now >= self.deadline:
+            self.deadline = None
+            self._start_waiting(now)
 
-    def succeeded(self, child: Child) -> None:
-        """A slave is ready. If it fails before its first task, it was not."""
-        child.starts_failed, self._failed, self._pause_s = self._failed, 0, 0.0
+    def succeeded(self) -> None:
+        """A slave has started a task, or has ended well."""
+        self._failed = 0
+        self._pause.reset()
 
     def killed(self, now: float) -> None:
         """Another process killed a slave before it started a task."""
-        if self._pause_s:
-            self.deadline = now + self._pause_s
-        self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s or FIRST_PAUSE_S)
+        self.deadline = now + self._pause.begin(now)
 
     def failed(self, child: Child, reason: str, headline: str = "") -> str | None:
         """A slave ended by itself before it started a task.
@@ -439,7 +432,7 @@ class Starts:
         Returns:
             Why the agent must give up; None if it may start another slave.
         """
-        self._failed = max(self._failed, child.starts_failed) + 1
+        self._failed += 1
         if self._failed < FAILED_STARTS_ALLOWED:
             return None
         if child.sets_up is not None:

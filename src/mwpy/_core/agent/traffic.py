@@ -28,7 +28,7 @@ from mwpy._core.agent.child import (
     AgentState,
     Child,
     DropShare,
-    Newest,
+    Due,
     OpenShare,
     Outgoing,
     WriteShare,
@@ -46,7 +46,7 @@ from mwpy._values.messages import PART_BYTES, LoadFailure, Share
 # A task may leave states or report in a tight loop, and each state may be large. The slave sends each of them to its
 # agent, so none is lost with the slave. The agent keeps the newest state and the newest report of each slave. It sends
 # one when `NEWEST_S` have passed since the last one and the master has read the last one. So a slow network cannot make
-# those that wait for it grow without bound. An agent that leaves does not wait for the time. Nobody needs those of a
+# those that wait for it grow without bound. Nobody needs those of a
 # task that has ended, with one exception: a task that failed may be tried again, or replayed by the user. So when a
 # slave ends, and when a task fails, the newest state is sent at once.
 
@@ -86,15 +86,15 @@ class Traffic:
     _watch: Watch
     _shares: Shares
 
-    def pass_on(self, child: Child, group: messages.Tasks, outgoing: Outgoing) -> None:
-        """Pass tasks on to a slave. It is ready, and may run them (see `Watch.admit`)."""
+    def pass_on(self, child: Child, group: messages.Tasks, received: Sequence[Buffer]) -> None:
+        """Pass tasks on to a slave, which is ready."""
         actions = self._state.actions
         if not child.held:
             actions.feed.append(child.number)
         before = child.passed_on
         child.hold(group)
         actions.records.append(records.TasksReceived(child.name, child.passed_on - before))
-        actions.to_slaves.append((child.number, outgoing))
+        actions.to_slaves.append((child.number, Outgoing(group, (), received)))
 
     def name(self, child: Child, message: messages.SlaveNamed, received: Sequence[Buffer]) -> None:
         """The master has given a slave its id."""
@@ -155,10 +155,10 @@ class Traffic:
         self._state.actions.kill.append(child.number)
         return True
 
-    def results(self, child: Child, group: messages.Results, received: Sequence[Buffer]) -> None:
+    def results(self, child: Child, group: messages.Results, received: Sequence[Buffer], now: float) -> None:
         """Pass results on, except for tasks that are not held: their results were already read in the journal."""
         if group.failed:
-            self.send_newest(child, child.states)
+            self.send_newest(child, Due.STATE, now)
         kept = child.end(group)
         if not kept:
             return
@@ -192,21 +192,29 @@ class Traffic:
 
     # ---- states and reports ---------------------------------------------------------------------------------
 
-    def decide(self, child: Child, leaving: bool, now: float) -> None:
-        """Send the newest state and the newest report of a slave, if they are due."""
-        for newest in (child.states, child.reports):
-            due = newest.due(leaving)
-            if due is not None and now >= due and self.send_newest(child, newest):
-                newest.until = now + NEWEST_S
+    def left(
+        self, child: Child, due: Due, message: messages.Checkpoint | messages.Reported, frames: Sequence[Buffer]
+    ) -> None:
+        """A task has left a state, or has reported: send it when it is time, and the master has read the last one."""
+        newest = child.newest[due]
+        newest.waiting = message, frames
+        if not newest.is_unread:
+            child.due(due, newest.until)
 
-    def send_newest(self, child: Child, newest: Newest) -> bool:
-        """Send the newest one if there is one, and the slave holds its task. Return whether it was sent."""
+    def read(self, child: Child, due: Due) -> None:
+        """The master has read a state, or a report, of a slave."""
+        newest = child.newest[due]
+        newest.is_unread = False
+        if newest.waiting is not None:
+            child.due(due, newest.until)
+
+    def send_newest(self, child: Child, due: Due, now: float) -> None:
+        """Send the newest one if there is one, and the slave holds its task."""
+        newest = child.newest[due]
         waiting, newest.waiting = newest.waiting, None
-        if waiting is None or not child.holds(waiting[0].task, waiting[0].attempt):
-            return False
-        newest.is_unread = True
-        self._state.actions.to_master.append(Outgoing(waiting[0], (), waiting[1]))
-        return True
+        if waiting is not None and child.holds(waiting[0].task, waiting[0].attempt):
+            newest.is_unread, newest.until = True, now + NEWEST_S
+            self._state.actions.to_master.append(Outgoing(waiting[0], (), waiting[1]))
 
     # ---- late results ---------------------------------------------------------------------------------------
 
@@ -215,29 +223,26 @@ class Traffic:
         stood, child.stood_at = child.stood_at == child.started, child.started
         late = child.lost(child.started)[:MAX_TASKS]
         if late and stood:
-            self.send_newest(child, child.states)
+            self.send_newest(child, Due.STATE, now)
             firsts, counts, attempts = map(list, zip(*late, strict=True))
             revoked = messages.Revoked(child.number, firsts, counts, attempts, late=True)
             take_named(child.held, revoked)
             self._state.to_master(revoked)
         elif late:
-            child.late_at = now + AGAIN_S
+            child.dues[Due.SILENCE] = now + AGAIN_S
 
 
 def _ids_in(message: messages.Cancel) -> TaskIds:
     return TaskIds(zip(message.tasks, message.counts, strict=True))
 
 
-# The standard error of starting slaves, which is held back so that identical failures are printed once.
+# The standard error of starting slaves, of which identical failures are printed once.
 #
 # An agent on a machine that lacks a module starts three slaves, and each writes the same traceback. The agent holds
-# back the output of a starting slave until the slave is up, or ends, or `HELD_BACK_S` have passed. If the slave ends
-# before it is up, and an earlier slave left exactly the same last words, its output is not printed. The output of a
-# slave that is up is printed at once.
+# back the output of a starting slave until the slave is up or ends. If it ends before it is up, and an earlier slave
+# left exactly the same last words, its output is not printed. The output of the first slave and of a set-up is not held
+# back: they load the script, or take long.
 
-
-HELD_BACK_S = 3.0
-"""How long a starting slave's standard error is held back, in seconds."""
 
 HELD_BACK_BYTES = 64 * 1024
 """How much of a starting slave's standard error is held back. When there is more, it is printed."""
@@ -251,14 +256,11 @@ class StartOutput:
     _printed: dict[tuple[str, str], None] = Factory(dict)
     """The last words (standard error, fault) of slaves that ended before they were up."""
 
-    def wrote(self, child: Child, data: bytes, now: float) -> None:
+    def wrote(self, child: Child, data: bytes) -> None:
         """A slave wrote to standard error."""
         child.unprinted += data
-        print_at = child.started_at + HELD_BACK_S
-        if child.is_up or len(child.unprinted) > HELD_BACK_BYTES or now >= print_at:
+        if child.is_up or child.number == 1 or child.sets_up or len(child.unprinted) > HELD_BACK_BYTES:
             self._print(child)
-        else:
-            child.print_at = print_at
 
     def is_up(self, child: Child) -> None:
         """A slave has sent a message."""
@@ -274,13 +276,7 @@ class StartOutput:
         if not child.is_up:
             self._printed[key] = None
 
-    def decide(self, child: Child, now: float) -> None:
-        """Print what was held back long enough."""
-        if child.print_at is not None and now >= child.print_at:
-            self._print(child)
-
     def _print(self, child: Child) -> None:
-        child.print_at = None
         if child.unprinted:
             self._state.actions.error_output.append(bytes(child.unprinted))
             child.unprinted = bytearray()

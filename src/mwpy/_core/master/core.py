@@ -119,7 +119,6 @@ OF_SLAVES = (
     messages.Reported,
     messages.Revoked,
     messages.AlgorithmFailed,
-    messages.SlaveRetiring,
     messages.PeakMemory,
 )
 """What a slave sends that may have ended meanwhile."""
@@ -316,8 +315,6 @@ class MasterCore:
             case messages.SlaveReady(number):
                 self.admission.slave_ready(agent, number)
                 self.hosts.started(agent.host)
-            case messages.SlaveRetiring(number) if number in agent.slaves:
-                self.admission.retire_slave(agent.slaves[number])
             case messages.PeakMemory(number, algorithm, peak_bytes) if number in agent.slaves:
                 if algorithm in self.state.jar.algorithms.defined:  # it may be forgotten
                     name = self.state.jar.algorithms.defined[algorithm].name
