@@ -196,10 +196,11 @@ def test_a_first_template_that_has_ended_is_replaced() -> None:
     """The new one says why, in the last words of its slave."""
     command = SlaveCommand([sys.executable, "-c", "raise SystemExit(3)"], 1)
     first = command.start_template()
-    until(lambda: first.child.poll() == 3, "the end of the template")
-    welcome = messages.Welcome("AGENT-0", 0, 1000, 30.0)
-    template, parts = Launcher(command, first=first).start_template(1, welcome)
-    assert template.pid != first.child.pid
+    until(lambda: first.poll() == 3, "the end of the template")
+    launcher = Launcher(command, first=first)
+    template = launcher.start_template()
+    parts = launcher.fork(template, 1, messages.Welcome("AGENT-0", 0, 1000, 30.0))
+    assert template.pid != first.pid
     until(lambda: template.poll() == 3, "the end of the second template")
     parts.process.close()
     parts.channel.close()
@@ -218,7 +219,8 @@ for answer in '{"slave": 99, "pid": 1}', '{"slave": 1, "failure": "first"}', '{"
 def test_what_a_script_writes_to_its_agent_is_no_answer_of_the_template() -> None:
     """The template answers once to each order, about the slave that it was ordered to start."""
     launcher = Launcher(SlaveCommand([sys.executable, "-c", ANSWERS_TOO_OFTEN], 1))
-    template, parts = launcher.start_template(1, messages.Welcome("AGENT-0", 0, 1000, 30.0))
+    template = launcher.start_template()
+    parts = launcher.fork(template, 1, messages.Welcome("AGENT-0", 0, 1000, 30.0))
     until(lambda: template.poll() == 0, "the end of the template")
     assert template.answers() == [(Answer(1, failure="first"), None)]
     parts.process.close()

@@ -62,9 +62,6 @@ class World:
     def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
         raise AssertionError("no slave is started")
 
-    def start_template(self, number: int, welcome: messages.Welcome) -> tuple[object, SlaveParts]:
-        raise AssertionError("no slave is started")
-
     def clear(self) -> None: ...
     def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None: ...
     def unwatch(self, fd: int) -> None: ...

@@ -96,26 +96,6 @@ def test_the_pauses_grow_up_to_a_limit_and_differ_from_agent_to_agent() -> None:
     assert pauses["s"] != pauses["t"]
 
 
-def test_while_an_agent_looks_for_its_master_it_says_so_at_least_every_ten_minutes() -> None:
-    core = AgentCore(AgentSettings(replace(SESSION, session="s", returns_s=4000.0)))
-    core.handle(heard(WELCOME), 0.0)
-    core.handle(slave_heard(messages.SlaveReady(1)), 0.0)
-    core.take_actions()
-    core.handle(Disconnected("it broke"), 0.0)
-    assert said(core.take_actions()).startswith("the connection to the master has ended (it broke); looking for it")
-    found = []
-    now = 0.0
-    while now < 3000.0:
-        now = core.next_deadline() or now
-        core.decide(now)
-        actions = core.take_actions()
-        if actions.ask_addresses:
-            core.handle(AddressesFound([]), now)
-        found += [(now, each.text) for each in actions.records if isinstance(each, records.Notice)]
-    assert [at for at, _ in found] == [60.0, 240.0, 780.0, 1380.0, 1980.0, 2580.0]
-    assert found[1][1] == "looking for the master for 4 min, and for up to 1 h 03 min more: it broke"
-
-
 def test_an_agent_that_is_back_says_so_and_goes_on(core: AgentCore) -> None:
     core.handle(Disconnected("it broke"), 1.0)
     now = until_asked(core)

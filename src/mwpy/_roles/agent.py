@@ -27,7 +27,7 @@ from mwpy._core.holding import known
 from mwpy._roles.agent_files import STDERR, STDOUT, SlaveHandle, WatchedFiles
 from mwpy._roles.edges import AgentEdges, MasterSearch
 from mwpy._roles.sessions import SessionLink, hello_of_this_process
-from mwpy._roles.slave_processes import Launcher, NewTemplate, SlaveCommand, SlaveProcesses
+from mwpy._roles.slave_processes import Launcher, SlaveCommand, SlaveProcesses, Template
 from mwpy._system import clock, forks, memory, offers
 from mwpy._system.process import Signals
 from mwpy._system.streams import Outlet
@@ -152,7 +152,7 @@ def run(
     options: Options,
     audit: AuditFile,
     command: SlaveCommand,
-    first: NewTemplate | None = None,
+    first: Template | None = None,
     master: MasterStream | None = None,
 ) -> int:
     """Run this process as an agent until the agent ends.

@@ -1115,8 +1115,7 @@ class TaskRunner:
         self._unsent.send()
 
     def _send_results(self, message: messages.Message, frames: Sequence[Buffer]) -> None:
-        """Send results. Before that, report how much memory this process used at most, and check that it has not too much
-        between two tasks."""
+        """Send results. Before that, report the peak of memory, and check whether this process has too much memory now."""
         if self._peaks is not None:
             self._peaks.look()
         if self._measure_at != inf and (now := monotonic()) >= self._measure_at:

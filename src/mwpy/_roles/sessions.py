@@ -71,16 +71,20 @@ class Session:
     """About how many bytes were handled since it was last said."""
     _dropped: int = 0
     """How many messages the other side has handled, so that they are not kept."""
-    _kept: deque[tuple[Sequence[Buffer], int]] = Factory(deque)
-    """The messages that were sent after these, and their sizes."""
+    _kept: deque[tuple[Sequence[Buffer], int, str]] = Factory(deque)
+    """The messages that were sent after these, their sizes, and whose they are."""
 
     # ---- what is sent --------------------------------------------------------------------------------------
 
-    def keep(self, frames: Sequence[Buffer]) -> None:
-        """Keep a message that is sent, or that will be sent when there is a connection."""
+    def keep(self, frames: Sequence[Buffer], sid: str = "") -> None:
+        """Keep a message that is sent, or that will be sent when there is a connection.
+
+        Args:
+            sid: the slave whose results it has; empty for other messages.
+        """
         size = sum(map(len, frames))
         self.kept_bytes += size
-        self._kept.append((frames, size))
+        self._kept.append((frames, size, sid))
 
     def drop(self, handled: int) -> int:
         """The other side has handled this many messages: keep them no longer.
@@ -98,21 +102,16 @@ class Session:
             )
         payload_bytes = 0
         while self._dropped < handled:
-            frames, size = kept.popleft()
+            frames, size, _ = kept.popleft()
             self.kept_bytes -= size
             self._dropped += 1
             payload_bytes += size - len(frames[0])
         return payload_bytes
 
     @property
-    def sent(self) -> int:
-        """How many messages were sent, also those that are not kept any more."""
-        return self._dropped + len(self._kept)
-
-    @property
-    def kept(self) -> list[Sequence[Buffer]]:
-        """The messages that are kept, the oldest first."""
-        return [frames for frames, _ in self._kept]
+    def kept(self) -> list[tuple[Sequence[Buffer], str]]:
+        """The messages that are kept, the oldest first, each with the slave whose results it has."""
+        return [(frames, sid) for frames, _, sid in self._kept]
 
     @property
     def is_full(self) -> bool:
@@ -156,7 +155,7 @@ class Session:
         """
         self.drop(handled)
         self.said()
-        return self.kept
+        return [frames for frames, _ in self.kept]
 
 
 # The sessions of a master's agents, between its core and its link.
@@ -397,10 +396,8 @@ class SessionLink:
         self._brought = [*brought]
         self._brought_bytes = 0
         """About how many bytes of these came since the last session ended."""
-        self.sids: dict[int, SlaveId] = {}
-        """The ids that the master has given to slaves, by number, until it has handled everything of the slave."""
-        self._died: deque[tuple[int, int]] = deque()
-        """The slaves that have died: how many messages were sent until then, and the number."""
+        self._sids: dict[int, SlaveId] = {}
+        """The ids that the master has given to slaves that have not ended, by number."""
         self.asks = False
         """Whether the agent asks where the master may be; `answer` returns it."""
         self.session: Session | None = None
@@ -467,23 +464,23 @@ class SessionLink:
         if succeeds is not None:
             self._brought += self.handovers(succeeds)
             self.session = None
-            self.sids.clear()
-            self._died.clear()
-        for message in outgoing:
-            frames = message.received or wire.encode(message.message, message.payload)
-            if self.session is None and self._has_ended and isinstance(message.message, messages.Handover):
+            self._sids.clear()
+        for each in outgoing:
+            message, sid = each.message, ""
+            frames = each.received or wire.encode(message, each.payload)
+            if self.session is None and self._has_ended and isinstance(message, messages.Handover):
                 self._brought.append(frames)
                 self._brought_bytes += sum(map(len, frames))
-            self.send(frames)
+            if isinstance(message, messages.SlaveDied):
+                self._sids.pop(message.slave, None)
+            elif isinstance(message, messages.Results):
+                sid = self._sids.get(message.slave, "")
+            self.send(frames, sid)
 
-    def send(self, frames: Sequence[Buffer]) -> None:
+    def send(self, frames: Sequence[Buffer], sid: str = "") -> None:
         """Send to the master, now or when there is a connection again."""
         if self.session is not None:
-            self.session.keep(frames)
-            if wire.is_a(messages.SlaveDied, frames):
-                died, _ = wire.parse(frames, wire.FROM_AGENT)
-                assert isinstance(died, messages.SlaveDied)
-                self._died.append((self.session.sent, died.slave))
+            self.session.keep(frames, sid)
         if not self._has_ended:
             self._link.send(frames)
 
@@ -500,13 +497,12 @@ class SessionLink:
             if session is not None:
                 session.note_handled(frames, now)
                 if isinstance(message, messages.SlaveNamed):
-                    self.sids[message.slave] = message.sid
+                    self._sids[message.slave] = message.sid
             return False
         if isinstance(message, messages.Welcome):
             self._answered(message)
         elif isinstance(message, messages.Handled) and session is not None:
             session.drop(message.count)
-            self._forget_dead(message.count)
         return not isinstance(message, messages.Welcome)
 
     def _answered(self, welcome: messages.Welcome) -> None:
@@ -520,15 +516,9 @@ class SessionLink:
             return
         if welcome.handled is None:
             raise ProtocolError("a second Welcome")
-        self._forget_dead(welcome.handled)
         for frames in self.session.go_on(welcome.handled):
             self._link.send(frames)
         self._has_ended = False
-
-    def _forget_dead(self, handled: int) -> None:
-        """Forget the dead slaves whose last message the master has handled."""
-        while self._died and self._died[0][0] <= handled:
-            self.sids.pop(self._died.popleft()[1], None)
 
     def handovers(self, generation: str) -> list[Sequence[Buffer]]:
         """The results that the master has not handled, as messages for its next generation.
@@ -537,13 +527,12 @@ class SessionLink:
             generation: the one that has ended.
         """
         found: list[Sequence[Buffer]] = []
-        for frames in () if self.session is None else self.session.kept:
+        for frames, sid in () if self.session is None else self.session.kept:
             message, payload = wire.parse(frames, wire.FROM_AGENT)
             if isinstance(message, messages.Handover):
                 found.append(frames)
             elif isinstance(message, messages.Results):
-                handover = messages.Handover(generation, self.sids[message.slave], message)
-                found.append(wire.encode(handover, payload))
+                found.append(wire.encode(messages.Handover(generation, sid, message), payload))
         return found
 
     @property

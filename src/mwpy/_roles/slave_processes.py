@@ -12,7 +12,6 @@ import os
 import signal
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from attrs import Factory, define, frozen
 from msgspec.structs import replace
@@ -48,7 +47,7 @@ class SlaveProcesses:
     _slaves: dict[int, SlaveHandle]
     """The slaves that have been started, by number; the agent uses this table, too."""
     _watched: WatchedFiles
-    _template: TemplateProcess | None = None
+    _template: Template | None = None
 
     def start(self, number: int, now: float) -> None:
         """Start a slave as a fresh interpreter."""
@@ -66,10 +65,9 @@ class SlaveProcesses:
             self.leave_template()
         try:
             if self._template is None:
-                self._template, parts = self._edges.launcher.start_template(number, self._welcome)
+                self._template = self._edges.launcher.start_template()
                 self._link.watch(self._template.fileno())
-            else:
-                parts = self._template.fork(number, self._welcome)
+            parts = self._edges.launcher.fork(self._template, number, self._welcome)
         except OSError as error:
             self._cannot_start(number, error, now)
         else:
@@ -158,17 +156,71 @@ class SlaveProcesses:
 # How an agent starts the processes that become its slaves, or the template from which slaves are forked.
 
 
-class NewTemplate(NamedTuple):
-    """A template without orders: a process that loads the script, and then waits."""
+class Template:
+    """A process that loads the script, and then forks slaves, one at a time.
 
-    child: process.Child
-    orders: AgentOrders
+    Args:
+        child: the process.
+        orders: what it forks.
+    """
+
+    def __init__(self, child: process.Child, orders: AgentOrders) -> None:
+        self._child = child
+        self._orders = orders
+        self._is_new = True
+        self._ordered: int | None = None
+        """The slave that it was ordered to start; None after its answer."""
+        self.pid: int = child.pid
+
+    def fileno(self) -> int:
+        """Return the descriptor from which its answers come, to wait for."""
+        return self._orders.fileno()
+
+    def poll(self) -> int | None:
+        """Return how it ended, as `process.Child.poll` does; None while it runs."""
+        return self._child.poll()
+
+    def fork(self, settings: SlaveSettings, fds: Sequence[int]) -> process.Child:
+        """Let it start a slave. Until its answer has arrived, the process of the slave stands for the template.
+
+        Raises:
+            OSError: there are too many open files, or the template has ended after its first slave.
+        """
+        is_first, self._is_new = self._is_new, False
+        outputs = () if is_first else self._child.open_outputs()
+        try:
+            self._orders.give(settings, [*fds, *outputs])
+        except BrokenPipeError:
+            if not is_first:  # its own last words say why it has ended
+                raise
+        finally:
+            for fd in outputs:
+                os.close(fd)
+        self._ordered = settings.slave
+        return self._child
+
+    def answers(self) -> Sequence[tuple[Answer, process.Child | None]]:
+        """Return the answers that have arrived, each with the process of its slave, if there is one.
+
+        An answer without its order is left out, because the script wrote it.
+        """
+        found: list[tuple[Answer, process.Child | None]] = []
+        for answer in self._orders.answers():
+            if answer.slave == self._ordered:
+                self._ordered = None
+                forked = self._child.pass_outputs_to(answer.pid) if answer.pid and not answer.unsafe else None
+                found.append((answer, self._child if answer.unsafe else forked))
+        return found
+
+    def close(self) -> None:
+        """Let it end if it still waits for orders."""
+        self._orders.close()
 
     def kill(self) -> None:
-        """End it."""
-        self.child.kill()
-        self.child.close()
-        self.orders.close()
+        """End it, although it has no orders."""
+        self._child.kill()
+        self._child.close()
+        self.close()
 
 
 @frozen
@@ -188,7 +240,7 @@ class SlaveCommand:
         environment = {SLAVE_VARIABLE: settings, FAULT_HANDLER: "1", **share}
         return process.start(self.line, environment=environment, pass_fds=fds, keep_output=True)
 
-    def start_template(self) -> NewTemplate:
+    def start_template(self) -> Template:
         """Start a template.
 
         Raises:
@@ -196,7 +248,7 @@ class SlaveCommand:
         """
         orders, fd = open_orders()
         try:
-            return NewTemplate(self.start(TemplateSettings(fd, os.getpid()).to_json(), [fd]), orders)
+            return Template(self.start(TemplateSettings(fd, os.getpid()).to_json(), [fd]), orders)
         except OSError:
             orders.close()
             raise
@@ -225,7 +277,7 @@ class Launcher:
     command: SlaveCommand
     max_tasks: int = 0
     max_memory_bytes: int = 0
-    first: NewTemplate | None = None
+    first: Template | None = None
     folders: SlaveFolders = Factory(SlaveFolders)
 
     def start(self, number: int, welcome: messages.Welcome, *, sets_up: bool = False) -> SlaveParts:
@@ -239,9 +291,9 @@ class Launcher:
             folder = self.folders.for_set_up() if sets_up else ""
             return self.command.start(replace(settings, sets_up=folder).to_json(), fds)
 
-        return self.launch(number, welcome, begin)
+        return self._launch(number, welcome, begin)
 
-    def launch(
+    def _launch(
         self,
         number: int,
         welcome: messages.Welcome,
@@ -268,23 +320,25 @@ class Launcher:
         outputs = {number: Inlet(fd, LAST_WORDS_BYTES, os.isatty(number)) for number, fd in child.outputs.items()}
         return SlaveParts(child, channel, outputs, partial(self.folders.remove, settings.folder))
 
-    def start_template(self, number: int, welcome: messages.Welcome) -> tuple[TemplateProcess, SlaveParts]:
-        """Start a template, and let it start its first slave.
+    def start_template(self) -> Template:
+        """Start a template.
 
         Raises:
             OSError: it cannot be started.
         """
         first, self.first = self.first, None
-        if first is not None and first.child.poll() is not None:  # the next one shows why
+        if first is not None and first.poll() is not None:  # the next one shows why
             first.kill()
             first = None
-        new = first or self.command.start_template()
-        template = TemplateProcess(self, *new)
-        try:
-            return template, template.fork(number, welcome)
-        except OSError:
-            new.kill()
-            raise
+        return first or self.command.start_template()
+
+    def fork(self, template: Template, number: int, welcome: messages.Welcome) -> SlaveParts:
+        """Let a template start a slave.
+
+        Raises:
+            OSError: as `Template.fork`.
+        """
+        return self._launch(number, welcome, template.fork)
 
     def programs(self, names: Sequence[str]) -> dict[str, str]:
         """Return where programs are that tasks require; an empty text for one that is not found."""
@@ -305,73 +359,3 @@ class Launcher:
         """End the first template if it was not used. Remove the folders of the slaves, which have ended."""
         self.renew({})
         self.folders.close()
-
-
-class TemplateProcess:
-    """A process that forks slaves. It starts one at a time.
-
-    Args:
-        launcher: gives the slaves their settings.
-        child: the process.
-        orders: what it forks.
-    """
-
-    def __init__(self, launcher: Launcher, child: process.Child, orders: AgentOrders) -> None:
-        self._launcher = launcher
-        self._child = child
-        self._orders = orders
-        self._is_new = True
-        self._ordered: int | None = None
-        """The slave that it was ordered to start; None after its answer."""
-        self.pid: int = child.pid
-
-    def fileno(self) -> int:
-        """Return the descriptor from which its answers come, to wait for."""
-        return self._orders.fileno()
-
-    def poll(self) -> int | None:
-        """Return how it ended, as `process.Child.poll` does; None while it runs."""
-        return self._child.poll()
-
-    def fork(self, number: int, welcome: messages.Welcome) -> SlaveParts:
-        """Let it start a slave. Until its answer has arrived, the process of the slave stands for the template.
-
-        Raises:
-            OSError: there are too many open files, or the template has ended after its first slave.
-        """
-        return self._launcher.launch(number, welcome, self._order)
-
-    def _order(self, settings: SlaveSettings, fds: Sequence[int]) -> process.Child:
-        is_first, self._is_new = self._is_new, False
-        outputs = () if is_first else self._child.open_outputs()
-        try:
-            self._orders.give(settings, [*fds, *outputs])
-        except BrokenPipeError:
-            if not is_first:  # its own last words say why it has ended
-                raise
-        finally:
-            for fd in outputs:
-                os.close(fd)
-        self._ordered = settings.slave
-        return self._child
-
-    def answers(self) -> Sequence[tuple[Answer, process.Child | None]]:
-        """Return the answers that have arrived, each with the process of its slave, if there is one.
-
-        An answer without its order is left out, because the script wrote it.
-        """
-        found: list[tuple[Answer, process.Child | None]] = []
-        for answer in self._orders.answers():
-            if answer.slave == self._ordered:
-                self._ordered = None
-                found.append((answer, self._process_of(answer)))
-        return found
-
-    def _process_of(self, answer: Answer) -> process.Child | None:
-        if answer.unsafe:
-            return self._child
-        return self._child.pass_outputs_to(answer.pid) if answer.pid else None
-
-    def close(self) -> None:
-        """Let it end if it still waits for orders."""
-        self._orders.close()

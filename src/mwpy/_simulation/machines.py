@@ -592,6 +592,8 @@ class SimulatedTemplate(SimulatedProcess):
         self._after = agent.was_set_up
         self._left = False
         """Whether it gets no orders any more."""
+        self.has_orders = False
+        """Whether it was ever ordered to start a slave."""
         self._is_loaded = False
         self._starts: SimulatedSlave | None = None
         """The slave that it starts."""
@@ -613,8 +615,9 @@ class SimulatedTemplate(SimulatedProcess):
         """The file descriptor to wait for."""
         return ORDERS_FD
 
-    def fork(self, number: int, welcome: messages.Welcome) -> SlaveParts:
+    def fork(self, number: int) -> SlaveParts:
         """Start a slave."""
+        self.has_orders = True
         assert self._starts is None, "it starts another slave"
         assert not self.is_over, "it takes no orders"
         slave = self._starts = self._agent.make_slave(number, self._edits)
@@ -803,14 +806,19 @@ class AgentProcess:
         self.begin(slave, self._start_s)
         return slave.parts(slave)
 
-    def start_template(self, number: int, welcome: messages.Welcome) -> tuple[SimulatedTemplate, SlaveParts]:
-        """Start a template and its first slave."""
+    def start_template(self) -> SimulatedTemplate:
+        """Start a template."""
         assert self._template is None or self._template.is_over, "there are two templates"
-        template = SimulatedTemplate(self, self.life.checker.edits)
-        parts = template.fork(number, welcome)
-        template.load(self._start_s)
-        self._template = template
-        return template, parts
+        self._template = SimulatedTemplate(self, self.life.checker.edits)
+        return self._template
+
+    def fork(self, template: SimulatedTemplate, number: int, welcome: messages.Welcome) -> SlaveParts:
+        """Let the template start a slave. It loads the script during the start of the first one."""
+        is_new = not template.has_orders
+        parts = template.fork(number)
+        if is_new:
+            template.load(self._start_s)
+        return parts
 
     def programs(self, names: Sequence[str]) -> dict[str, str]:
         """Return where programs are."""

@@ -73,11 +73,6 @@ def encode(message: messages.Message, frames: Sequence[Buffer] = ()) -> list[Buf
     return [_PREFIX[type(message)] + messagepack.encode(message), *frames]
 
 
-def is_a(kind: type[messages.Message], frames: Sequence[Buffer]) -> bool:
-    """Whether frames are a message of some kind."""
-    return bytes(memoryview(frames[0])[:2]) == _PREFIX[kind]
-
-
 def decode(frames: Sequence[Buffer], route: Route = ANY) -> tuple[messages.Message, Sequence[Buffer]]:
     """Turn frames into a message and its payload.
 

@@ -411,7 +411,15 @@ class AgentSettings:
 # ---- events --------------------------------------------------------------------------------------------------------
 
 
-class Heard(Struct, frozen=True):
+class AgentEvent(Struct, frozen=True):
+    """Something that has happened: each kind is a class."""
+
+
+class OutageEvent(AgentEvent, frozen=True):
+    """Something that concerns the connection to the master."""
+
+
+class Heard(AgentEvent, frozen=True):
     """A message of the master arrived."""
 
     message: messages.Message
@@ -419,7 +427,7 @@ class Heard(Struct, frozen=True):
     """All its frames as they were received, the header first."""
 
 
-class SlaveHeard(Struct, frozen=True):
+class SlaveHeard(AgentEvent, frozen=True):
     """A message of a slave arrived in its stream."""
 
     slave: int
@@ -428,13 +436,13 @@ class SlaveHeard(Struct, frozen=True):
     """All its frames as they were received, the header first."""
 
 
-class StreamEnded(Struct, frozen=True):
+class StreamEnded(AgentEvent, frozen=True):
     """The stream of a slave is closed by the slave and by all processes that it forked."""
 
     slave: int
 
 
-class Looked(Struct, frozen=True):
+class Looked(AgentEvent, frozen=True):
     """The memory that a slave shares with the agent was read, and after that what the slave had sent was reported."""
 
     slave: int
@@ -448,7 +456,7 @@ class Looked(Struct, frozen=True):
     """The results as a message, the header first."""
 
 
-class Measured(Struct, frozen=True):
+class Measured(AgentEvent, frozen=True):
     """The memory was measured that a slave and its descendants use."""
 
     slave: int
@@ -464,7 +472,7 @@ OVERWROTE = "it overwrote the memory that it shares with its agent"
 UNREADABLE = "what it sent cannot be read"
 
 
-class Nonsense(Struct, frozen=True):
+class Nonsense(AgentEvent, frozen=True):
     """A slave shows nonsense, because some code in it wrote into its stream, or into the memory of its agent."""
 
     slave: int
@@ -473,21 +481,21 @@ class Nonsense(Struct, frozen=True):
     details: str
 
 
-class ErrorOutput(Struct, frozen=True):
+class ErrorOutput(AgentEvent, frozen=True):
     """A slave wrote to its standard error."""
 
     slave: int
     data: bytes
 
 
-class ExitSeen(Struct, frozen=True):
+class ExitSeen(AgentEvent, frozen=True):
     """A slave process has ended. Its stream, journal and output may still contain something."""
 
     slave: int
     by_sigkill: bool
 
 
-class Forked(Struct, frozen=True):
+class Forked(AgentEvent, frozen=True):
     """The template has started a slave, or could not."""
 
     slave: int
@@ -499,7 +507,7 @@ class Forked(Struct, frozen=True):
     """How much memory the template has. Its slaves share it, and it does not count for them."""
 
 
-class SlaveExited(Struct, frozen=True):
+class SlaveExited(AgentEvent, frozen=True):
     """A slave has ended. Everything in its stream and journal was reported before."""
 
     slave: int
@@ -515,7 +523,7 @@ class SlaveExited(Struct, frozen=True):
     """Its exit code, or the negative number of the signal that ended it; None if it had no process."""
 
 
-class Recalled(Struct, frozen=True):
+class Recalled(AgentEvent, frozen=True):
     """A slave was stopped: it starts no other task until it reads which tasks were taken back."""
 
     slave: int
@@ -525,7 +533,7 @@ class Recalled(Struct, frozen=True):
     """How many tasks to take back at most; or which tasks are cancelled; None to take nothing back, only to look."""
 
 
-class ShareOpened(Struct, frozen=True):
+class ShareOpened(AgentEvent, frozen=True):
     """There is room for a shared object."""
 
     share: Share
@@ -534,26 +542,26 @@ class ShareOpened(Struct, frozen=True):
     """Whether the content is here already, because it was on this host."""
 
 
-class ShareNotKept(Struct, frozen=True):
+class ShareNotKept(AgentEvent, frozen=True):
     """There is no room for a shared object, for this reason."""
 
     digest: str
     reason: str
 
 
-class LookedUp(Struct, frozen=True):
+class LookedUp(AgentEvent, frozen=True):
     """The installed versions of the requested packages; empty for a package that is not installed."""
 
     packages: dict[str, str]
 
 
-class Found(Struct, frozen=True):
+class Found(AgentEvent, frozen=True):
     """Where the requested programs are; an empty text for one that is not found."""
 
     programs: dict[str, str]
 
 
-class Terminated(Struct, frozen=True):
+class Terminated(AgentEvent, frozen=True):
     """The batch system wants the machine back, or a person removes this agent."""
 
     reason: str
@@ -562,19 +570,19 @@ class Terminated(Struct, frozen=True):
     """How many bytes of memory each busy slave used then, by number; empty if they were not measured."""
 
 
-class Resumed(Struct, frozen=True):
+class Resumed(AgentEvent, frozen=True):
     """This process was stopped for some seconds, with or without its slaves."""
 
     stopped_s: float
 
 
-class AddressesFound(Struct, frozen=True):
+class AddressesFound(OutageEvent, frozen=True):
     """The addresses at which the master may be now."""
 
     addresses: Sequence[str]
 
 
-class ComputationOver(Struct, frozen=True):
+class ComputationOver(OutageEvent, frozen=True):
     """The resource file says that this master has ended."""
 
     reason: str
@@ -582,41 +590,16 @@ class ComputationOver(Struct, frozen=True):
     """Whether the computation is finished."""
 
 
-class AttemptFailed(Struct, frozen=True):
+class AttemptFailed(OutageEvent, frozen=True):
     """The master does not answer at an address, or not any more."""
 
 
-class Disconnected(Struct, frozen=True):
+class Disconnected(OutageEvent, frozen=True):
     """The connection to the master ended."""
 
     reason: str
     returns: bool = True
     """Whether the agent may come back."""
-
-
-AgentEvent = (
-    Heard
-    | SlaveHeard
-    | StreamEnded
-    | Nonsense
-    | Looked
-    | Measured
-    | ErrorOutput
-    | ExitSeen
-    | SlaveExited
-    | Forked
-    | Recalled
-    | ShareOpened
-    | ShareNotKept
-    | LookedUp
-    | Found
-    | Terminated
-    | Resumed
-    | Disconnected
-    | AddressesFound
-    | ComputationOver
-    | AttemptFailed
-)
 
 
 # ---- actions -------------------------------------------------------------------------------------------------------

@@ -51,11 +51,11 @@ from mwpy._core.agent.child import (
     Due,
     Former,
     Newest,
+    OutageEvent,
     Outgoing,
 )
 from mwpy._core.agent.starts import Departure, Starts
 from mwpy._core.agent.traffic import Shares, Traffic
-from mwpy._core.pauses import Pause, between_messages
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_TASKS, Buffer
 from mwpy._values.causes import Cause, PlainEnum
@@ -269,17 +269,11 @@ LONGEST_PAUSE_S = 20.0
 ATTEMPT_S = 5.0
 """Seconds in which one address must answer."""
 
-FIRST_NOTICE_S = 60.0
-"""Seconds until the agent says again that it looks for its master."""
-
 SHORT_S = 5.0
 """A connection that ends within this many seconds is short."""
 
 SHORT_MAX = 5
 """After so many short connections in a row the agent leaves: something on them ends each of them."""
-
-
-OutageEvent = Disconnected | AddressesFound | AttemptFailed | ComputationOver
 
 
 class Phase(PlainEnum):
@@ -313,8 +307,6 @@ class Outage:
     """How many rounds through all addresses have begun."""
     _back_at: float = -inf
     """When the agent was last back."""
-    _quiet: Pause = Factory(lambda: between_messages(FIRST_NOTICE_S))
-    """The pauses between the messages that the agent still looks for its master."""
     _short: int = 0
     """How many connections in a row were short."""
     _addresses: list[str] = Factory(list)
@@ -357,8 +349,6 @@ class Outage:
         returns_s = self._state.settings.hello.returns_s
         text = f"the connection to the master has ended ({reason}); looking for it for up to {duration(returns_s)}"
         self._state.record(records.Notice(text))
-        self._quiet.reset()
-        self._quiet.begin(now)
         self._pause(now)
 
     def end(self, now: float) -> None:
@@ -416,11 +406,6 @@ class Outage:
         """End a phase that is due."""
         if self.phase is _CONNECTED:
             return
-        if self._quiet.until <= now < self._ends_at:
-            self._quiet.begin(now)
-            since, left = (duration(round(each)) for each in (now - self._since, self._ends_at - now))
-            text = f"looking for the master for {since}, and for up to {left} more: {self._reason}"
-            self._state.record(records.Notice(text))
         if now < min(self._due_at, self._ends_at):
             return
         if now >= self._ends_at:
@@ -434,7 +419,7 @@ class Outage:
     @property
     def deadline(self) -> float | None:
         """When `decide` is due; None if there is a connection."""
-        return None if self.phase is _CONNECTED else min(self._due_at, self._ends_at, self._quiet.until)
+        return None if self.phase is _CONNECTED else min(self._due_at, self._ends_at)
 
     @property
     def _ends_at(self) -> float:

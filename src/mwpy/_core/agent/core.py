@@ -14,17 +14,13 @@ from msgspec.structs import replace
 
 from mwpy._core.agent.child import (
     UNREADABLE,
-    AddressesFound,
     AgentActions,
     AgentEvent,
     AgentSettings,
     AgentState,
-    AttemptFailed,
     Child,
     ChildEvent,
     ChildState,
-    ComputationOver,
-    Disconnected,
     Due,
     ErrorOutput,
     ExitSeen,
@@ -35,6 +31,7 @@ from mwpy._core.agent.child import (
     LookedUp,
     Measured,
     Nonsense,
+    OutageEvent,
     Outgoing,
     Recalled,
     Resumed,
@@ -141,7 +138,7 @@ class AgentCore:
                 self.departure.resumed(stopped_s, now)
                 self._watch.resumed(stopped_s, now)
                 self._starts.resumed(stopped_s)
-            case Disconnected() | AddressesFound() | AttemptFailed() | ComputationOver():
+            case OutageEvent():
                 self.outage.handle(event, now)
 
     def _hear_master(self, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
