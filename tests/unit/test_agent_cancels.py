@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
+from tests.driven_agent import (
+    WELCOME,
+    agent,
+    heard,
+    held,
+    results,
+    slave_heard,
+    tasks,
+    to_master,
+    to_slaves,
+    with_slaves,
+)
 
 from mwpy._core.agent.child import (
     OVERWROTE,
     UNREADABLE,
     AgentActions,
-    AgentSettings,
     ExitSeen,
-    Heard,
     Nonsense,
     Recalled,
     SlaveExited,
-    SlaveHeard,
     Terminated,
 )
 from mwpy._core.agent.core import AgentCore
@@ -27,31 +37,6 @@ from mwpy._values.errors import ExitCode
 from mwpy._values.last_words import NO_WORDS
 
 KILLED = "killed by its agent because it ran task 2, whose result is not wanted any more"
-
-
-def heard(message: messages.Message, *payload: bytes) -> Heard:
-    return Heard(message, wire.encode(message, payload))
-
-
-def slave_heard(number: int, message: messages.Message, *payload: bytes) -> SlaveHeard:
-    return SlaveHeard(number, message, wire.encode(message, payload))
-
-
-def results(first: int, count: int = 1) -> SlaveHeard:
-    group = messages.Results(1, [first], [count], [1], [0.1] * count, [])
-    return slave_heard(1, group, groups.payload(count, [b"\0"] * count))
-
-
-def to_master(actions: AgentActions) -> list[messages.Message]:
-    return [outgoing.message for outgoing in actions.to_master]
-
-
-def to_slaves(actions: AgentActions) -> list[tuple[int, messages.Message]]:
-    return [(number, outgoing.message) for number, outgoing in actions.to_slaves]
-
-
-def held(core: AgentCore, number: int = 1) -> list[int]:
-    return [span.first + at for span in core.children[number].held for at in range(span.count)]
 
 
 def cancel(core: AgentCore, started: int, *tasks: int, kill: bool = True, now: float = 0.0) -> AgentActions:
@@ -76,12 +61,9 @@ def look(core: AgentCore, started: int) -> AgentActions:
 @pytest.fixture
 def core() -> AgentCore:
     """An agent with two slaves. Slave 1 holds the tasks 1 to 5, and slave 2 holds task 9. No journal is read."""
-    core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", slaves=2)))
-    core.handle(heard(messages.Welcome("AGENT-0", 1, 1000, 30.0)), 0.0)
-    core.handle(heard(messages.Algorithms([messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11")])), 0.0)
-    for number, first, count in ((1, 1, 5), (2, 9, 1)):
-        core.handle(slave_heard(number, messages.SlaveReady(number)), 0.0)
-        core.handle(heard(messages.Tasks(number, [first], [count], [1], [0]), b""), 0.0)
+    core = agent(replace(WELCOME, result_group=1), with_slaves(2))
+    core.handle(tasks(1, 2, 3, 4, 5), 0.0)
+    core.handle(tasks(9, slave=2), 0.0)
     core.take_actions()
     return core
 
@@ -142,14 +124,14 @@ def test_a_slave_whose_cancelled_task_ends_in_time_is_not_killed(core: AgentCore
         assert isinstance(message, messages.Results)
         assert list(groups.each_task(message)) == [(1, 1)]
     else:
-        core.handle(slave_heard(1, messages.AlgorithmFailed(1, 0, "cannot", [2], [1], [1])), 0.0)
+        core.handle(slave_heard(messages.AlgorithmFailed(1, 0, "cannot", [2], [1], [1])), 0.0)
     assert core.next_deadline() is None
 
 
 def test_more_cancelled_tasks_than_one_message_can_name_are_recalled_again(core: AgentCore) -> None:
     """Slave and master get one message for each recall. A task that starts between two recalls may finish."""
     ids = [*range(11, 11 + 2 * MAX_TASKS + 20, 2)]
-    core.handle(heard(messages.Tasks(2, ids, [1] * len(ids), [1] * len(ids), [0] * len(ids)), b""), 0.0)
+    core.handle(tasks(*ids, slave=2), 0.0)
     core.take_actions()
     message = messages.Cancel(ids, [1] * len(ids), kill=False)
     revoked = []
@@ -169,7 +151,7 @@ def test_more_cancelled_tasks_than_one_message_can_name_are_recalled_again(core:
 def test_a_slave_that_names_any_number_of_tasks_does_not_stall_its_agent(core: AgentCore) -> None:
     """The agent checks whether the cancelled task is among them."""
     cancel(core, 2, 2)
-    core.handle(slave_heard(1, messages.AlgorithmFailed(1, 0, "cannot", [3], [1 << 60], [1])), 0.0)
+    core.handle(slave_heard(messages.AlgorithmFailed(1, 0, "cannot", [3], [1 << 60], [1])), 0.0)
     assert (held(core), core.next_deadline()) == ([1], SPARED_S)
 
 

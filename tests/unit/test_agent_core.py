@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from msgspec.structs import replace
+from tests.driven_agent import HELLO, WELCOME, agent, heard, results, slave_heard, tasks, to_master
 
 from mwpy._core.agent.child import (
     OVERWROTE,
@@ -13,11 +12,9 @@ from mwpy._core.agent.child import (
     AgentActions,
     AgentSettings,
     Disconnected,
-    Heard,
     Looked,
     LookedUp,
     Nonsense,
-    Outgoing,
     Recalled,
     Resumed,
     SlaveExited,
@@ -27,68 +24,17 @@ from mwpy._core.agent.child import (
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.traffic import FAILED_LOADS_ALLOWED
 from mwpy._transport import wire
-from mwpy._values import groups, messages, records
-from mwpy._values.bounds import MAX_PACKAGES, MAX_TASKS, Buffer
+from mwpy._values import messages, records
+from mwpy._values.bounds import MAX_PACKAGES, MAX_TASKS
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.last_words import NO_WORDS
-
-HELLO = messages.Hello("m", "g", "host", 1, "3.11", 1)
-SETTINGS = AgentSettings(HELLO)
-WELCOME = messages.Welcome("AGENT-0", 0, 1000, 30.0)
-DEFINITION = messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11")
-
-
-def heard(message: messages.Message, *payload: Buffer) -> Heard:
-    """Encode a message of the master, as it arrives."""
-    return Heard(message, wire.encode(message, payload))
-
-
-def slave_heard(message: messages.Message, *payload: Buffer) -> SlaveHeard:
-    """Encode a message of slave 1, as it arrives."""
-    return SlaveHeard(1, message, wire.encode(message, payload))
-
-
-def tasks(*numbers: int, attempt: int = 1) -> Heard:
-    """A group of tasks for slave 1, as it arrives."""
-    firsts, counts, attempts = groups.spans_of(numbers, [attempt] * len(numbers))
-    return heard(messages.Tasks(1, firsts, counts, attempts, [0] * len(firsts)), b"")
-
-
-def results(first: int, count: int = 1, digits: str = "") -> SlaveHeard:
-    """Results of `count` tasks from `first` on, as they arrive; each has a digit as its payload."""
-    return slave_heard(messages.Results(1, [first], [count], [1], [0.1] * count, []), payload(digits or "0" * count))
-
-
-def payload(digits: str) -> bytes:
-    """A group's first payload frame: a digit for each task."""
-    return groups.payload(len(digits), [bytes(map(int, digits))])
-
-
-def decoded(outgoing: Outgoing) -> tuple[messages.Message, Sequence[Buffer]]:
-    """Decode a message as its receiver does."""
-    return wire.decode(outgoing.received or wire.encode(outgoing.message, outgoing.payload))
-
-
-def to_master(actions: AgentActions) -> list[messages.Message]:
-    """The messages to the master."""
-    return [decoded(outgoing)[0] for outgoing in actions.to_master]
-
-
-def held(core: AgentCore) -> list[tuple[int, int]]:
-    """Task and attempt of all tasks that slave 1 holds, in order."""
-    return [(span.first + at, span.attempt) for span in core.children[1].held for at in range(span.count)]
 
 
 @pytest.fixture
 def core() -> AgentCore:
     """An agent with one slave, which is ready."""
-    core = AgentCore(SETTINGS)
-    core.handle(heard(WELCOME), 0.0)
-    core.handle(slave_heard(messages.SlaveReady(1)), 0.0)
-    core.handle(heard(messages.Algorithms([DEFINITION])), 0.0)
-    core.take_actions()
-    return core
+    return agent()
 
 
 # ---- tasks and results ---------------------------------------------------------------------------------------------
@@ -113,9 +59,6 @@ def test_the_third_slave_in_a_row_that_cannot_load_an_algorithm_is_kept(core: Ag
     assert (actions.recall, actions.to_slaves) == ([], [])
     core.handle(SlaveExited(1, "exit code 1", NO_WORDS, 0), 0.0)
     assert core.children[2].failed_before == 0
-
-
-# ---- recalls -------------------------------------------------------------------------------------------------------
 
 
 # ---- deaths of slaves ----------------------------------------------------------------------------------------------
@@ -159,7 +102,7 @@ def start_of_next(core: AgentCore, slave: int, code: int, now: float) -> float:
 
 def test_slaves_that_are_killed_from_outside_are_always_replaced_after_longer_and_longer_pauses() -> None:
     """An agent gives up only because of slaves that end by themselves. A slave that starts a task forgives all."""
-    core = AgentCore(SETTINGS)
+    core = AgentCore(AgentSettings(HELLO))
     core.handle(heard(WELCOME), 0.0)
     core.take_actions()
     now, pauses = 1.0, []
@@ -243,6 +186,8 @@ def test_a_slave_that_died_with_an_impossible_number_charges_the_first_task_that
         messages.SlaveReady(1),
         messages.SlaveReady(2),
         messages.Results(2, [1], [1], [1], [0.0], []),
+        messages.Reported(2, 1, 1, 0.5),
+        messages.Logged(2, []),
         messages.AlgorithmFailed(1, 7, "no module", [1], [1], [1]),
         messages.Probe(),
     ],
@@ -312,9 +257,6 @@ def test_the_agent_does_not_wait_for_a_slave_that_the_kernel_cannot_end(core: Ag
     assert core.take_actions().exit is ExitCode.EVICTED
 
 
-# ---- renewing slaves -----------------------------------------------------------------------------------------------
-
-
 def test_a_slave_that_finishes_its_last_task_may_log(core: AgentCore) -> None:
     """Its agent leaves, and the running task has the grace period."""
     core.handle(tasks(1), 0.0)
@@ -326,14 +268,11 @@ def test_a_slave_that_finishes_its_last_task_may_log(core: AgentCore) -> None:
     assert actions.kill == []
 
 
-def test_a_slave_that_logs_before_it_is_ready_or_for_another_one_is_killed() -> None:
-    for number, ready in ((1, False), (2, True)):
-        core = AgentCore(SETTINGS)
-        core.handle(heard(WELCOME), 0.0)
-        if ready:
-            core.handle(slave_heard(messages.SlaveReady(1)), 0.0)
-        core.take_actions()
-        core.handle(slave_heard(messages.Logged(number, [])), 0.0)
-        actions = core.take_actions()
-        assert actions.kill == [1]
-        assert not to_master(actions)
+def test_a_slave_that_logs_before_it_is_ready_is_killed() -> None:
+    core = AgentCore(AgentSettings(HELLO))
+    core.handle(heard(WELCOME), 0.0)
+    core.take_actions()
+    core.handle(slave_heard(messages.Logged(1, [])), 0.0)
+    actions = core.take_actions()
+    assert actions.kill == [1]
+    assert not to_master(actions)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from msgspec.structs import replace
+from tests.driven_agent import HELLO, WELCOME, agent, heard, results, slave_heard, tasks, with_slaves
 
 from mwpy._core.agent.child import (
     AgentActions,
@@ -12,22 +14,22 @@ from mwpy._core.agent.child import (
     Due,
     ExitSeen,
     Forked,
-    Heard,
     Looked,
     Measured,
     Recalled,
     Resumed,
     SlaveExited,
-    SlaveHeard,
     Terminated,
 )
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.limits import MEASURE_S
-from mwpy._transport import wire
-from mwpy._values import groups, messages
+from mwpy._values import messages
 from mwpy._values.causes import Cause
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.policy import Limits
+
+GROUPED = replace(WELCOME, result_group=1)
+"""The master fixes how many results come at a time."""
 
 REASON = (
     "killed by its agent because it ran task 2 for more than 1.5 s, its seconds_max: raise this limit, or give such "
@@ -35,28 +37,29 @@ REASON = (
 )
 
 
-def heard(message: messages.Message, *payload: bytes) -> Heard:
-    return Heard(message, wire.encode(message, payload))
+def send(core: AgentCore, first: int, *limits: Limits | None, now: float = 0.0) -> list[tuple[int, int | None]]:
+    """The master sends tasks to slave 1, with consecutive ids from `first` on. Each is a span with its own limits.
+    Return the limits of memory that the kernel gets."""
+    count = len(limits)
+    columns = [*range(first, first + count)], [1] * count, [1] * count, [0] * count
+    core.handle(heard(messages.Tasks(1, *columns, limits=[*limits] if any(limits) else []), b""), now)
+    return core.take_actions().limit_memory
 
 
-def slave_heard(message: messages.Message, *payload: bytes) -> SlaveHeard:
-    return SlaveHeard(1, message, wire.encode(message, payload))
+def seconds(core: AgentCore, first: int, *most: float | None, now: float = 0.0) -> None:
+    """The same, with limits of time."""
+    send(core, first, *(None if each is None else Limits(each) for each in most), now=now)
 
 
-def results(*tasks: int) -> SlaveHeard:
-    count = len(tasks)
-    group = messages.Results(1, [*tasks], [1] * count, [1] * count, [0.1] * count, [])
-    return slave_heard(group, groups.payload(count, [b"\0"] * count))
+def memory(core: AgentCore, first: int, *most: int | None, now: float = 0.0) -> list[tuple[int, int | None]]:
+    """The same, with limits of memory."""
+    return send(core, first, *(None if each is None else Limits(None, each) for each in most), now=now)
 
 
-def send(core: AgentCore, first: int, *seconds: float | None, now: float = 0.0) -> None:
-    """The master sends tasks to slave 1, with consecutive ids from `first` on. Each is a span with its own limit."""
-    count = len(seconds)
-    limits = [None if each is None else Limits(each) for each in seconds]
-    firsts = [*range(first, first + count)]
-    group = messages.Tasks(1, firsts, [1] * count, [1] * count, [0] * count, limits=limits)
-    core.handle(heard(group, b""), now)
-    core.take_actions()
+@pytest.fixture
+def core() -> AgentCore:
+    """An agent with one slave, which is ready. No journal is read."""
+    return agent(GROUPED)
 
 
 def look(core: AgentCore, started: int, began: float, *, at: float | None = None) -> AgentActions:
@@ -79,20 +82,9 @@ def ends(core: AgentCore, started: int, *, now: float = 9.0) -> messages.SlaveDi
     return died
 
 
-@pytest.fixture
-def core() -> AgentCore:
-    """An agent with one slave, which is ready. No journal is read."""
-    core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", slaves=1)))
-    core.handle(heard(messages.Welcome("AGENT-0", 1, 1000, 30.0)), 0.0)
-    core.handle(heard(messages.Algorithms([messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11")])), 0.0)
-    core.handle(slave_heard(messages.SlaveReady(1)), 0.0)
-    core.take_actions()
-    return core
-
-
 def test_a_slave_is_killed_if_its_task_is_over_its_limit(core: AgentCore) -> None:
     """The agent looks when the shortest limit has passed, and then when the task is over its limit."""
-    send(core, 1, 2.5, 1.5, None)
+    seconds(core, 1, 2.5, 1.5, None)
     assert look(core, 2, 0.5, at=1.5) == AgentActions()
     actions = look(core, 2, 0.5, at=2.0)
     assert (actions.recall, actions.kill) == ([(1, None)], [])
@@ -106,7 +98,7 @@ def test_a_slave_is_killed_if_its_task_is_over_its_limit(core: AgentCore) -> Non
 def test_the_time_of_a_stop_is_not_counted(core: AgentCore) -> None:
     """A batch system may suspend a job with all its processes. A stop before the task began has no effect."""
     core.handle(Resumed(50.0), 0.25)
-    send(core, 1, 1.0, now=0.25)
+    seconds(core, 1, 1.0, now=0.25)
     core.handle(Resumed(100.0), 100.75)
     assert look(core, 1, 0.5, at=1.25).recall == []
     core.handle(Looked(1, 1, 0.5), 101.25)
@@ -117,7 +109,7 @@ def test_the_time_of_a_stop_is_not_counted(core: AgentCore) -> None:
 
 def test_a_task_that_began_during_a_stop_gets_only_the_rest_of_it(core: AgentCore) -> None:
     """The agent alone may be stopped. Its slave then goes on with the next task."""
-    send(core, 1, 1.0)
+    seconds(core, 1, 1.0)
     core.handle(Resumed(10.0), 10.75)
     core.handle(Looked(1, 1, 10.5), 11.625)
     assert core.take_actions().recall == []
@@ -127,7 +119,7 @@ def test_a_task_that_began_during_a_stop_gets_only_the_rest_of_it(core: AgentCor
 
 def test_a_task_that_finishes_at_the_last_moment_costs_nothing(core: AgentCore) -> None:
     """The slave has started the next task when the agent stops it. It goes on, and the next task is watched."""
-    send(core, 1, 1.0, 1.0)
+    seconds(core, 1, 1.0, 1.0)
     assert look(core, 1, 0.0625, at=1.0) == AgentActions()
     assert look(core, 1, 0.0625, at=1.0625).recall == [(1, None)]
     core.handle(Recalled(1, 2, None), 1.07)
@@ -140,10 +132,10 @@ def test_a_task_that_finishes_at_the_last_moment_costs_nothing(core: AgentCore) 
 @pytest.mark.parametrize("began", [math.nan, math.inf, -1.0, 0.5, 2.5])
 def test_a_slave_that_writes_an_impossible_time_is_killed(began: float) -> None:
     """A task began neither before its slave was started nor in the future."""
-    core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", slaves=1)))
-    core.handle(heard(messages.Welcome("AGENT-0", 1, 1000, 30.0)), 1.0)
+    core = AgentCore(AgentSettings(HELLO))
+    core.handle(heard(GROUPED), 1.0)
     core.handle(slave_heard(messages.SlaveReady(1)), 1.0)
-    send(core, 1, 1.0, now=1.0)
+    seconds(core, 1, 1.0, now=1.0)
     assert look(core, 1, began, at=2.0).kill == [1]
     died = ends(core, 1)
     assert (died.running, died.cause) == (1, Cause.CRASH)
@@ -151,16 +143,6 @@ def test_a_slave_that_writes_an_impossible_time_is_killed(began: float) -> None:
 
 
 # Memory
-
-
-def send_large(core: AgentCore, first: int, *memory: int | None, now: float = 0.0) -> list[tuple[int, int | None]]:
-    """The master sends tasks to slave 1, each with its own limit of memory. Return the limits that the kernel gets."""
-    count = len(memory)
-    limits = [None if each is None else Limits(None, each) for each in memory]
-    firsts = [*range(first, first + count)]
-    group = messages.Tasks(1, firsts, [1] * count, [1] * count, [0] * count, limits=limits if any(memory) else [])
-    core.handle(heard(group, b""), now)
-    return core.take_actions().limit_memory
 
 
 def measure(
@@ -176,7 +158,7 @@ def measure(
 
 def test_a_slave_is_killed_if_its_task_uses_too_much_memory(core: AgentCore) -> None:
     """It is measured at once, and then twice a second. The peak is a part of its last words."""
-    assert send_large(core, 1, 1 << 30, 1 << 20) == [(1, 1 << 30)]
+    assert memory(core, 1, 1 << 30, 1 << 20) == [(1, 1 << 30)]
     assert measure(core, 0, 5 << 20, at=0.0) == AgentActions()
     assert measure(core, 1, 5 << 20, at=MEASURE_S) == AgentActions()
     core.handle(results(1), 0.6)
@@ -195,12 +177,12 @@ def test_a_slave_is_killed_if_its_task_uses_too_much_memory(core: AgentCore) -> 
 
 def test_the_kernel_enforces_the_largest_limit_of_the_tasks_that_a_slave_holds(core: AgentCore) -> None:
     """A task without a limit may use all memory. So the others are only measured while the slave holds it."""
-    assert send_large(core, 1, None) == []
-    assert send_large(core, 2, 1 << 20) == []
+    assert memory(core, 1, None) == []
+    assert memory(core, 2, 1 << 20) == []
     core.handle(results(1), 0.1)
     core.take_actions()
     assert measure(core, 2, 1, at=0.0).limit_memory == [(1, 1 << 20)]
-    assert send_large(core, 3, None, now=0.2) == [(1, None)]
+    assert memory(core, 3, None, now=0.2) == [(1, None)]
     core.handle(results(2), 0.3)
     core.take_actions()
     core.decide(MEASURE_S)
@@ -213,7 +195,7 @@ def test_a_process_that_the_kernel_killed_for_lack_of_memory_charges_the_task(
     core: AgentCore, started: int, is_charged: bool
 ) -> None:
     """If another task has started meanwhile, nobody knows which task started that process."""
-    send_large(core, 1, 1 << 20, 1 << 20)
+    memory(core, 1, 1 << 20, 1 << 20)
     measure(core, 0, 1, at=0.0)
     actions = measure(core, started, 1, at=MEASURE_S, kills=1)
     assert actions.recall == ([(1, None)] if is_charged else [])
@@ -228,23 +210,19 @@ def test_a_process_that_the_kernel_killed_for_lack_of_memory_charges_the_task(
 
 def crew(slaves: int, memory: int | None, template_bytes: int = 0) -> AgentCore:
     """An agent with some slaves, which are ready, in a job that has some memory for them and their template."""
-    hello = messages.Hello("m", "g", "host", 1, "3.11", slaves=slaves)
-    core = AgentCore(AgentSettings(hello, memory_bytes=memory, forks=bool(template_bytes)))
-    core.handle(heard(messages.Welcome("AGENT-0", 1, 1000, 30.0)), 0.0)
-    core.handle(heard(messages.Algorithms([messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11")])), 0.0)
+    core = AgentCore(AgentSettings(with_slaves(slaves), memory_bytes=memory, forks=bool(template_bytes)))
+    core.handle(heard(GROUPED), 0.0)
     for number in range(1, slaves + 1):
-        ready = messages.SlaveReady(number)
         if template_bytes:
             core.handle(Forked(number, template_bytes=template_bytes), 0.0)
-        core.handle(SlaveHeard(number, ready, wire.encode(ready)), 0.0)
+        core.handle(slave_heard(messages.SlaveReady(number), slave=number), 0.0)
     core.take_actions()
     return core
 
 
 def give(core: AgentCore, number: int, limit: Limits | None) -> None:
     """The master sends a task to a slave, with the slave's number as its id."""
-    limits: list[Limits | None] = [limit] if limit is not None else []
-    core.handle(heard(messages.Tasks(number, [number], [1], [1], [0], limits=limits), b""), 0.0)
+    core.handle(tasks(number, slave=number, limits=[] if limit is None else [limit]), 0.0)
     core.take_actions()
 
 

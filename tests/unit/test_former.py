@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.test_agent_core import DEFINITION, HELLO, WELCOME, decoded, heard, payload, results, tasks
-from tests.unit.test_outage import said, until_asked
+from tests.driven_agent import (
+    DEFINITION,
+    HELLO,
+    WELCOME,
+    agent,
+    heard,
+    payload,
+    results,
+    said,
+    slave_heard,
+    tasks,
+    to_master,
+    to_slaves,
+)
+from tests.unit.test_outage import until_asked
 
 from mwpy._core.agent.child import (
     UNBOUNDED,
@@ -21,9 +34,8 @@ from mwpy._core.agent.child import (
     SlaveHeard,
 )
 from mwpy._core.agent.core import AgentCore
-from mwpy._transport import wire
 from mwpy._values import messages
-from mwpy._values.bounds import MAX_TASKS, Buffer, SlaveId
+from mwpy._values.bounds import MAX_TASKS, SlaveId
 from mwpy._values.last_words import NO_WORDS
 
 RUNNING, NOT_STARTED, LOST = messages.FormerFate
@@ -31,17 +43,11 @@ RUNNING, NOT_STARTED, LOST = messages.FormerFate
 SECOND = replace(WELCOME, agent="AGENT-7", generation="g2")
 
 
-def slave_heard(slave: int, message: messages.Message, *frames: Buffer) -> SlaveHeard:
-    return SlaveHeard(slave, message, wire.encode(message, frames))
-
-
 def made(slaves: int = 1) -> AgentCore:
     """An agent of the generation `g1`, with slaves that are ready and named."""
-    core = AgentCore(AgentSettings(replace(HELLO, generation="g1", slaves=slaves, session="s", returns_s=100.0)))
-    core.handle(heard(replace(WELCOME, generation="g1")), 0.0)
-    core.handle(heard(messages.Algorithms([DEFINITION])), 0.0)
+    hello = replace(HELLO, generation="g1", slaves=slaves, session="s", returns_s=100.0)
+    core = agent(replace(WELCOME, generation="g1"), hello)
     for number in range(1, slaves + 1):
-        core.handle(slave_heard(number, messages.SlaveReady(number)), 0.0)
         core.handle(heard(messages.SlaveNamed(number, SlaveId(f"SLAVE-{number}"))), 0.0)
     core.take_actions()
     return core
@@ -86,12 +92,8 @@ def recall(core: AgentCore, started: int = 1) -> list[messages.Message]:
     return to_slave(actions)
 
 
-def to_master(actions: AgentActions) -> list[messages.Message]:
-    return [decoded(outgoing)[0] for outgoing in actions.to_master]
-
-
 def to_slave(actions: AgentActions, slave: int = 1) -> list[messages.Message]:
-    return [decoded(outgoing)[0] for number, outgoing in actions.to_slaves if number == slave]
+    return [message for number, message in to_slaves(actions) if number == slave]
 
 
 def act(core: AgentCore, *events: SlaveHeard | Looked | SlaveExited | Forked) -> AgentActions:
@@ -102,7 +104,7 @@ def act(core: AgentCore, *events: SlaveHeard | Looked | SlaveExited | Forked) ->
 
 def forgotten(edited: str = "", slave: int = 1) -> SlaveHeard:
     """The answer of a slave that has forgotten the former generation."""
-    return slave_heard(slave, messages.NextGeneration(slave, edited))
+    return slave_heard(messages.NextGeneration(slave, edited), slave=slave)
 
 
 def test_tasks_that_have_not_started_are_taken_back_and_the_running_one_goes_on(core: AgentCore) -> None:
@@ -216,7 +218,7 @@ def test_the_template_is_always_replaced_when_the_next_generation_has_accepted_t
     """Before that, nobody would tell the agent that files were edited after the next template has loaded them."""
     core = AgentCore(AgentSettings(replace(HELLO, session="s", returns_s=100.0), forks=True))
     core.handle(heard(replace(WELCOME, generation="g1")), 0.0)
-    core.handle(slave_heard(1, messages.SlaveReady(1)), 0.0)
+    core.handle(slave_heard(messages.SlaveReady(1)), 0.0)
     core._starts._forked = 0
     core.take_actions()
     assert not succeed(core).end_template
@@ -251,7 +253,7 @@ def test_a_slave_is_killed_if_the_next_master_does_not_know_the_generation_of_it
 def test_a_slave_that_says_something_at_the_wrong_time_is_killed(core: AgentCore, message: messages.Message) -> None:
     succeed(core)
     recall(core)
-    assert act(core, slave_heard(1, message, payload("1"))).kill == [1]
+    assert act(core, slave_heard(message, payload("1"))).kill == [1]
 
 
 def test_a_third_generation_gets_the_results_of_the_first(core: AgentCore) -> None:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from tests.driven_agent import agent, results, slave_heard, tasks
 
-from mwpy._core.agent.child import AgentActions, AgentSettings, Heard, Looked, SlaveHeard
+from mwpy._core.agent.child import AgentActions, Looked
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.limits import SILENT_S
 from mwpy._core.agent.traffic import AGAIN_S
-from mwpy._transport import wire
-from mwpy._values import groups, messages
+from mwpy._values import messages
 
 
 @pytest.fixture
 def core() -> AgentCore:
     """Slave 1 holds the tasks 1 to 4, 5 to 8 of a portion, and 9 to 12 of another."""
-    core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", 1)))
-    core.handle(Heard(messages.Welcome("AGENT-0", 0, 1000, 30.0)), 0.0)
-    core.handle(SlaveHeard(1, messages.SlaveReady(1)), 0.0)
-    core.handle(Heard(messages.Tasks(1, [1, 5, 9], [4] * 3, [1] * 3, [0] * 3, portions=[0, 1, 1])), 1.0)
-    finished = messages.Results(1, [1], [4], [1], [0.1] * 4, [])
-    core.handle(SlaveHeard(1, finished, wire.encode(finished, [groups.payload(4, [b"\0"] * 4)])), 1.0)
+    core = agent()
+    for first, kind in ((1, 0), (5, 1), (9, 1)):
+        core.handle(tasks(*range(first, first + 4), portions=[kind]), 1.0)
+    core.handle(results(1, 4), 1.0)
     core.take_actions()
     return core
 
@@ -50,8 +48,7 @@ def test_they_are_given_back_if_the_slave_stays_at_its_task(core: AgentCore) -> 
 def test_the_newest_state_of_a_task_arrives_before_the_task_is_given_back(core: AgentCore) -> None:
     """Its next attempt begins with this state."""
     for task in (5, 6):
-        state = messages.Checkpoint(1, task, 1)
-        core.handle(SlaveHeard(1, state, wire.encode(state, [b"state"])), 1.0)
+        core.handle(slave_heard(messages.Checkpoint(1, task, 1), b"state"), 1.0)
         core.decide(1.0)
     first = core.take_actions().to_master
     silent(core, 7, look(1))
@@ -63,8 +60,7 @@ def test_the_newest_state_of_a_task_arrives_before_the_task_is_given_back(core: 
 def test_the_states_of_a_task_do_not_hide_the_results_that_wait_behind_it(core: AgentCore) -> None:
     """A slave sends the results of its journal before a state, but not those of a stretch."""
     for number in (1, 2):
-        state = messages.Checkpoint(1, 6, 1)
-        core.handle(SlaveHeard(1, state, wire.encode(state, [b"state"])), look(number) - 0.001)
+        core.handle(slave_heard(messages.Checkpoint(1, 6, 1), b"state"), look(number) - 0.001)
         core.take_actions()
         sent = silent(core, 6, look(number)).to_master
     assert sent[-1].message == messages.Revoked(1, [5], [1], [1], late=True)

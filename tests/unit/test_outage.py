@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.test_agent_core import HELLO, WELCOME, heard, slave_heard, tasks, to_master
+from tests.driven_agent import HELLO, WELCOME, agent, heard, said, slave_heard, tasks, to_master
 
 from mwpy._core.agent import contact
 from mwpy._core.agent.child import (
@@ -17,7 +17,7 @@ from mwpy._core.agent.child import (
     Resumed,
 )
 from mwpy._core.agent.core import AgentCore
-from mwpy._values import messages, records
+from mwpy._values import messages
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 
@@ -28,9 +28,7 @@ BACK = replace(WELCOME, handled=0)
 @pytest.fixture
 def core() -> AgentCore:
     """An agent with a session and one slave, which runs task 1."""
-    core = AgentCore(AgentSettings(SESSION))
-    core.handle(heard(WELCOME), 0.0)
-    core.handle(slave_heard(messages.SlaveReady(1)), 0.0)
+    core = agent(hello=SESSION)
     core.handle(tasks(1), 0.0)
     core.take_actions()
     return core
@@ -51,10 +49,6 @@ def until_asked(core: AgentCore, now: float = 0.0) -> float:
         if actions.ask_addresses:
             return now
     pytest.fail("it does not ask")
-
-
-def said(actions: AgentActions) -> str:
-    return "\n".join(record.text for record in actions.records if isinstance(record, records.Notice))
 
 
 def test_it_tries_one_address_after_the_other_and_then_pauses(core: AgentCore) -> None:

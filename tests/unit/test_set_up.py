@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.test_agent_core import HELLO, WELCOME, heard, to_master
+from tests.driven_agent import HELLO, WELCOME, heard, to_master
 from tests.unit.test_answers import Asked
 from tests.unit.test_former import join, succeed
 

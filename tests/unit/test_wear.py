@@ -3,66 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
+from tests.driven_agent import HELLO, WELCOME, agent, heard, results, slave_heard, tasks, to_master, with_slaves
 
 from mwpy._core.agent.child import (
-    AgentActions,
     AgentSettings,
-    Heard,
     Resumed,
     SlaveExited,
-    SlaveHeard,
     StreamEnded,
 )
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.limits import EXIT_S
 from mwpy._core.agent.starts import ABORT_S, FAILED_STARTS_ALLOWED
-from mwpy._transport import wire
-from mwpy._values import groups, messages
-from mwpy._values.bounds import Buffer
+from mwpy._values import messages
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.last_words import NO_WORDS
-
-HELLO = messages.Hello("m", "g", "host", 1, "3.11", 1)
-
-
-def heard(message: messages.Message, *payload: Buffer) -> Heard:
-    """A message of the master, as it arrives."""
-    return Heard(message, wire.encode(message, payload))
-
-
-def slave_heard(message: messages.Message, *payload: Buffer, slave: int = 1) -> SlaveHeard:
-    """A message of a slave, as it arrives."""
-    return SlaveHeard(slave, message, wire.encode(message, payload))
-
-
-def tasks(first: int, count: int) -> Heard:
-    """Tasks for slave 1, each with its own number as its payload."""
-    group = messages.Tasks(1, [first], [count], [1], [0])
-    return heard(group, groups.payload(count, [bytes([number]) for number in range(first, first + count)]))
-
-
-def results(first: int, count: int) -> SlaveHeard:
-    """The results of tasks of slave 1."""
-    group = messages.Results(1, [first], [count], [1], [0.1] * count, [])
-    return slave_heard(group, groups.payload(count, [bytes(count)]))
-
-
-def ready(settings: AgentSettings) -> AgentCore:
-    """An agent with one slave, which is ready."""
-    core = AgentCore(settings)
-    core.handle(heard(messages.Welcome("AGENT-0", 0, 1000, 30.0)), 0.0)
-    core.handle(slave_heard(messages.SlaveReady(1)), 0.0)
-    core.handle(heard(messages.Algorithms([messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11")])), 0.0)
-    core.take_actions()
-    return core
-
-
-def to_master(actions: AgentActions) -> list[messages.Message]:
-    """The messages to the master."""
-    return [wire.decode(each.received or wire.encode(each.message, each.payload))[0] for each in actions.to_master]
-
 
 # ---- wear ----------------------------------------------------------------------------------------------------------
 
@@ -72,8 +27,8 @@ def to_master(actions: AgentActions) -> list[messages.Message]:
 )
 def test_the_end_of_a_worn_slave_is_no_failure_and_has_its_reason(end: str, reason: str) -> None:
     """The tasks that it has not started run elsewhere, and nobody is charged."""
-    core = ready(AgentSettings(HELLO))
-    core.handle(tasks(1, 3), 0.0)
+    core = agent()
+    core.handle(tasks(1, 2, 3), 0.0)
     core.handle(results(1, 2), 0.0)
     core.handle(slave_heard(messages.SlaveWorn(1, "replaced after 2 tasks")), 0.0)
     core.take_actions()
@@ -88,7 +43,7 @@ def test_the_end_of_a_worn_slave_is_no_failure_and_has_its_reason(end: str, reas
 
 def test_the_end_of_a_slave_that_hangs_in_its_start_is_not_put_off_if_it_closes_its_stream() -> None:
     core = AgentCore(AgentSettings(HELLO, start_timeout_s=60.0))
-    core.handle(heard(messages.Welcome("AGENT-0", 0, 1000, 30.0)), 0.0)
+    core.handle(heard(WELCOME), 0.0)
     core.decide(60.0)
     core.handle(StreamEnded(1), 61.0)
     core.take_actions()
@@ -98,7 +53,7 @@ def test_the_end_of_a_slave_that_hangs_in_its_start_is_not_put_off_if_it_closes_
 
 def test_a_slave_that_closes_its_stream_in_its_start_and_hangs_counts_as_a_failed_start() -> None:
     core = AgentCore(AgentSettings(HELLO))
-    core.handle(heard(messages.Welcome("AGENT-0", 0, 1000, 30.0)), 0.0)
+    core.handle(heard(WELCOME), 0.0)
     for number in range(1, FAILED_STARTS_ALLOWED + 1):
         core.handle(StreamEnded(number), 10.0)
         core.take_actions()
@@ -110,8 +65,8 @@ def test_a_slave_that_closes_its_stream_in_its_start_and_hangs_counts_as_a_faile
 
 def test_a_slave_that_starts_gets_more_time_if_its_agent_was_stopped() -> None:
     """The slave was most likely stopped, too."""
-    core = AgentCore(AgentSettings(replace(HELLO, slaves=2)))
-    core.handle(heard(messages.Welcome("AGENT-0", 0, 1000, 30.0)), 0.0)
+    core = AgentCore(AgentSettings(with_slaves(2)))
+    core.handle(heard(WELCOME), 0.0)
     core.handle(slave_heard(messages.SlaveReady(1)), 10.0)
     core.handle(Resumed(1000.0), 1020.0)
     assert core.next_deadline() == 1300.0
@@ -125,6 +80,6 @@ def test_a_slave_that_starts_gets_more_time_if_its_agent_was_stopped() -> None:
 
 
 def test_the_end_of_a_job_may_come_before_the_end_of_the_idle_time() -> None:
-    core = ready(AgentSettings(HELLO, grace_s=5.0, ends_at=50.0, idle_exit_s=60.0))
+    core = agent(grace_s=5.0, ends_at=50.0, idle_exit_s=60.0)
     core.decide(0.0)
     assert core.next_deadline() == 43.0

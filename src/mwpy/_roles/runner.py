@@ -1115,7 +1115,7 @@ class TaskRunner:
         self._unsent.send()
 
     def _send_results(self, message: messages.Message, frames: Sequence[Buffer]) -> None:
-        """Send results. Before that, report the peak of memory, and check whether this process has too much memory now."""
+        """Send results. Before that, report the peak of memory, and check whether it is too much by now."""
         if self._peaks is not None:
             self._peaks.look()
         if self._measure_at != inf and (now := monotonic()) >= self._measure_at:
