@@ -303,11 +303,9 @@ class Agent:
         if caught and code is None:
             self._hear_signals(caught, now)
             code = self._act(now)
-        self._watched.control_flow(now)
-        if self._link.session is not None:
-            self._watched.listen(not self._link.is_full)
-            if now >= self._link.say_at:
-                self._link.say()
+        self._watched.update(now, listens=not self._link.is_full)
+        if now >= self._link.say_at:
+            self._link.say()
         return code
 
     def _look(self, waits_s: float = 0.0) -> float:
@@ -368,20 +366,15 @@ class Agent:
             else:
                 self._processes.hear_template(now)
         elif output:
-            pipe = slave.parts.outputs[output]
-            self._hear_output(slave, output, pipe.read(), now)
-            if pipe.ended:
-                self._watched.remove(slave, fd)
+            self._hear_output(slave, output, slave.parts.outputs[output].read(), now)
         else:
             self._hear_stream(slave, now)
 
     def _hear_stream(self, slave: SlaveHandle, now: float) -> None:
-        if slave.writable_watched:
+        if slave.channel.wants_write:
             slave.channel.flush()
-            self._watched.watch_writable(slave)
         self._hear_slave(slave, now)
         if slave.channel.eof:
-            self._watched.remove(slave, slave.channel.fileno())
             self._core.handle(child.StreamEnded(slave.number), now)
 
     def _hear_slave(self, slave: SlaveHandle, now: float) -> bool:
@@ -488,7 +481,6 @@ class Agent:
         slave = self._slaves.get(number)
         if slave is not None:
             slave.channel.send(message.received or wire.encode(message.message, message.payload))
-            self._watched.watch_writable(slave)
 
     def _recall(self, recalls: Sequence[tuple[int, int | messages.Cancel | None]], now: float) -> None:
         """Stop slaves from starting tasks, and report what they have started. Slaves that have ended are skipped."""

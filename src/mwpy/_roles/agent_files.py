@@ -8,6 +8,7 @@ the agent reads them again, and drops output that its stream does not accept.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from attrs import Factory, define
 
@@ -25,10 +26,19 @@ class SlaveHandle:
         self.number = number
         self.parts = parts
         self.channel = parts.channel
-        self.fds: dict[int, None] = {}
-        """Its file descriptors that the link watches."""
-        self.writable_watched = False
+        self.has_process = False
+        """Whether it has a process of its own. Until then, its stream is not read."""
         self.exit_seen = False
+
+
+class _Watch(NamedTuple):
+    """How a file descriptor is watched."""
+
+    slave: SlaveHandle | None
+    """Whose it is; None if it is an own stream of the agent, which has not accepted everything."""
+    what: int
+    writable: bool
+    readable: bool
 
 
 @define(eq=False, repr=False)
@@ -44,93 +54,47 @@ class WatchedFiles:
     _link: AgentConnection
     _outlets: Mapping[int, Outlet]
     _slaves: Mapping[int, SlaveHandle]
-    _owners: dict[int, tuple[SlaveHandle | None, int]] = Factory(dict)
-    """For each file descriptor: its slave, and what it leads to. The agent's own streams have no slave, and
-    are here while they have not accepted everything."""
-    _listens: bool = True
-    """Whether the streams of slaves are read."""
-    _full: dict[int, float] = Factory(dict)
-    """The agent's own streams that are full, and until when slaves wait for each of them."""
-
-    @property
-    def full_until(self) -> float | None:
-        """When slaves are read again although one of the agent's own streams is full; None if none is full."""
-        return min(self._full.values()) if self._full else None
+    _watched: dict[int, _Watch] = Factory(dict)
+    """What is watched, by file descriptor."""
+    full_until: float | None = None
+    """When slaves are read again although one of the agent's own streams is full; None if none is full."""
 
     def owner(self, fd: int) -> tuple[SlaveHandle | None, int]:
         """The slave to which a file descriptor belongs, and what the descriptor leads to.
 
         Returns:
-            (None, number) for an own stream of the agent that can be written, and (None, 0) if it is no longer watched.
+            (None, number) for an own stream of the agent that can be written, and (None, 0) if it is not known here.
         """
-        return self._owners.get(fd, (None, STREAM))
+        watch = self._watched.get(fd)
+        return (None, STREAM) if watch is None else (watch.slave, watch.what)
 
-    def add(self, slave: SlaveHandle) -> None:
-        """Watch the outputs of a slave that is started."""
-        for output in slave.parts.outputs:
-            if output not in self._full:
-                self._watch(slave, slave.parts.outputs[output].fileno(), output)
+    def update(self, now: float, listens: bool) -> None:
+        """Watch what the agent must wait for at this moment, and nothing else.
 
-    def add_stream(self, slave: SlaveHandle) -> None:
-        """Watch the stream of a slave that has a process of its own."""
-        self._watch(slave, slave.channel.fileno(), STREAM)
-        self.watch_writable(slave)
+        Args:
+            listens: whether the streams of slaves are read.
+        """
+        patience = ((number, outlet.patience_until()) for number, outlet in self._outlets.items())
+        full = {number: until for number, until in patience if until is not None and now < until}
+        self.full_until = min(full.values(), default=None)
+        wanted = {number: _Watch(None, number, True, False) for number, each in self._outlets.items() if each.waiting}
+        for slave in self._slaves.values():  # one may have the number of an own stream that was closed
+            channel = slave.channel
+            if slave.has_process and not channel.eof:
+                wanted[channel.fileno()] = _Watch(slave, STREAM, channel.wants_write, listens)
+            for output, pipe in slave.parts.outputs.items():
+                if output not in full and not pipe.ended:
+                    wanted[pipe.fileno()] = _Watch(slave, output, False, True)
+        for fd in self._watched:
+            if fd not in wanted:
+                self._link.unwatch(fd)
+        for fd, watch in wanted.items():
+            if watch != self._watched.get(fd):
+                self._link.watch(fd, watch.writable, watch.readable)
+        self._watched = wanted
 
-    def remove(self, slave: SlaveHandle, fd: int) -> None:
-        """Stop watching a file descriptor of a slave."""
-        if fd in slave.fds:
-            del slave.fds[fd], self._owners[fd]
+    def remove(self, slave: SlaveHandle) -> None:
+        """Stop watching the files of a slave, which are closed next."""
+        for fd in [fd for fd, watch in self._watched.items() if watch.slave is slave]:
+            del self._watched[fd]
             self._link.unwatch(fd)
-
-    def watch_writable(self, slave: SlaveHandle) -> None:
-        """Watch whether the stream of a slave can be written, if a message waits for that."""
-        channel = slave.channel
-        if channel.wants_write != slave.writable_watched and channel.fileno() in slave.fds:
-            slave.writable_watched = channel.wants_write
-            self._link.watch(channel.fileno(), slave.writable_watched, self._listens)
-
-    def listen(self, wanted: bool) -> None:
-        """Read the streams of all slaves, or let the slaves wait."""
-        if wanted != self._listens:
-            self._listens = wanted
-            for slave in self._slaves.values():
-                if slave.channel.fileno() in slave.fds:
-                    self._link.watch(slave.channel.fileno(), slave.writable_watched, wanted)
-
-    def control_flow(self, now: float) -> None:
-        """Watch the agent's streams that have waiting output. Do not read slaves while such a stream is full."""
-        for number, outlet in self._outlets.items():
-            is_watched = self.owner(number) == (None, number)  # perhaps a slave has it, because the stream was closed
-            if not (outlet.waiting or is_watched or number in self._full):
-                continue
-            if outlet.waiting != is_watched:
-                self._wait_for(number, outlet.waiting)
-            until = outlet.patience_until()
-            full = until is not None and now < until
-            if full != (number in self._full):
-                for slave in self._slaves.values():
-                    self._listen(slave, number, not full)
-            if until is not None and full:
-                self._full[number] = until
-            else:
-                self._full.pop(number, None)
-
-    def _watch(self, slave: SlaveHandle, fd: int, what: int) -> None:
-        self._owners[fd] = slave, what
-        slave.fds[fd] = None
-        self._link.watch(fd, readable=what != STREAM or self._listens)
-
-    def _wait_for(self, number: int, wanted: bool) -> None:
-        if wanted:
-            self._owners[number] = None, number
-            self._link.watch(number, writable=True, readable=False)
-        else:
-            del self._owners[number]
-            self._link.unwatch(number)
-
-    def _listen(self, slave: SlaveHandle, output: int, wanted: bool) -> None:
-        pipe = slave.parts.outputs[output]
-        if not wanted:
-            self.remove(slave, pipe.fileno())
-        elif not pipe.ended:
-            self._watch(slave, pipe.fileno(), output)

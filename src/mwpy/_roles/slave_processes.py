@@ -87,12 +87,11 @@ class SlaveProcesses:
         slave = self._slaves[number] = SlaveHandle(number, parts)
         if (tasks_end_at := self._core.settings.tasks_end_at) is not None:
             slave.channel.end_at(tasks_end_at)
-        self._watched.add(slave)
         return slave
 
     def _has_process(self, slave: SlaveHandle) -> None:
         """Read the messages of a slave that has a process of its own now."""
-        self._watched.add_stream(slave)
+        slave.has_process = True
         happened = [records.SlaveStarted(slave.number, slave.parts.process.pid)]
         self._edges.audit.write(happened, self._edges.clock.wall())
 
@@ -145,8 +144,7 @@ class SlaveProcesses:
 
     def forget(self, slave: SlaveHandle) -> None:
         """Close the files of a slave that has ended, and remove what it has left."""
-        for fd in list(slave.fds):
-            self._watched.remove(slave, fd)
+        self._watched.remove(slave)
         slave.channel.close()
         if slave.parts.clean_up is not None:
             slave.parts.clean_up()
