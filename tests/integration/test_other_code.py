@@ -50,16 +50,15 @@ def _master(stage: Stage) -> Running:
     return stage.master(str(stage.folder / "script.py"))
 
 
-def test_a_slave_with_an_edited_module_runs_nothing_and_says_why_on_both_sides(stage: Stage) -> None:
+def test_a_slave_with_an_edited_module_runs_nothing_and_the_master_says_why(stage: Stage) -> None:
     """Its results would be wrong without notice. A slave with the code of the run then does everything."""
     master = _master(stage)
     (stage.folder / "go").touch()
     _write(stage, EDITED)
-    late = stage.agent(str(stage.folder / "script.py"))
+    stage.agent(str(stage.folder / "script.py"))
     why = "variable FACTOR in measures.py differs from the master's: give the slave the files"
     stage.until_audited(f"cannot run work: {why}")
     until(lambda: f"has other code for work, and gets no more tasks of it: {why}" in master.err, "a notice")
-    until(lambda: f"this slave has other code and runs no task of work: {why}" in late.err, "a line of the slave")
     _write(stage, MODULE)
     stage.agent(str(stage.folder / "script.py"))
     master.finish()

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from math import inf
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from attrs import Factory, define
 from msgspec import Struct
@@ -126,8 +126,7 @@ class RunningTasks:
 
     def leave(self, state: object) -> None:
         """Send a state of the running task. See `mwpy.checkpoint`."""
-        if self._end.forked:
-            raise UsageError("mwpy.checkpoint() in a process that the task forked: call it in the task's own process")
+        self._check_process("checkpoint")
         entry, buffers = self._codec.dumps_state(state)
         size = len(entry) + sum(map(len, buffers))
         if size > self._limit:
@@ -139,12 +138,15 @@ class RunningTasks:
 
     def report(self, values: dict[str, object]) -> None:
         """Send interim values of the running task. See `mwpy.report`."""
-        if self._end.forked:
-            raise UsageError("mwpy.report() in a process that the task forked: call it in the task's own process")
+        self._check_process("report")
         entry = self._codec.dumps_report(values)
         seconds = max(0.0, monotonic() - self._end.began)
         message = messages.Reported(self._number, self.running, self._attempt, seconds)
         self._end.send(wire.encode(message, [entry]))
+
+    def _check_process(self, name: str) -> None:
+        if self._end.forked:
+            raise UsageError(f"mwpy.{name}() in a process that the task forked: call it in the task's own process")
 
     def restored(self, default: object) -> object:
         """Return the state that an earlier attempt left. See `mwpy.restored`."""
@@ -220,21 +222,11 @@ GARBAGE_BYTES = 32 << 20
 cycle: a function that is found by its name refers to its algorithm, and a recursive function to itself."""
 
 
-@define
-class Unavailable:
+class Unavailable(NamedTuple):
     """Why an algorithm cannot run here."""
 
     reason: str
     failure: LoadFailure
-    is_printed: bool = False
-
-    def explained(self, name: str) -> str:
-        """Return the reason. If the code differs, also print it once on the standard error of the slave."""
-        if self.failure is LoadFailure.OTHER_CODE and not self.is_printed:
-            self.is_printed = True
-            text = f"mwpy: this slave has other code and runs no task of {name}: {self.reason}"
-            print(text, file=sys.stderr, flush=True)
-        return self.reason
 
 
 REMEDY = "give the slave the files with which the master was started, or start the computation again"
@@ -689,22 +681,20 @@ def trace_of(record: logging.LogRecord) -> str:
 # What the tasks of a slave log: it is gathered, and sent before the results of the tasks.
 #
 # The slave has the levels that the loggers of the master had at its start. So what the master would not show is not
-# even formatted. A task may log without end: only `MOST_A_SECOND` records a second are sent in the long run. The others
+# even formatted. A task may log without end: only `BYTES_A_SECOND` are sent in the long run. The others
 # are counted.
 #
 # In a short time, the first records are sent at once, so that a long task shows what it does. The others wait for the
 # next record, or for the end of the task. Only the thread that runs tasks sends, because the channel is for one thread.
 
 
-MOST_A_SECOND = 500
-"""How many records a second a slave may send in the long run."""
-
-MOST_AT_ONCE = MAX_ROWS
-"""How many records a slave may send at once, after a silence."""
-
 BYTES_A_SECOND = 256 * 1024
 BYTES_AT_ONCE = 512 * 1024
-"""The same for the bytes of the records."""
+"""How many bytes of records a slave may send a second in the long run, and how many at once after a silence."""
+
+LEAST_BYTES = 512
+"""A record counts as at least this many bytes. So a slave may send about 500 records a second, and `MAX_ROWS` at once.
+The manual names the first number."""
 
 SENDS_A_SECOND = 10
 SENDS_AT_ONCE = 20
@@ -756,7 +746,6 @@ class TaskLogs:
     _size: int = 0
     _left_out: int = 0
     _said_at: float = 0.0
-    _records: Allowance = Factory(lambda: Allowance(MOST_A_SECOND, MOST_AT_ONCE))
     _bytes: Allowance = Factory(lambda: Allowance(BYTES_A_SECOND, BYTES_AT_ONCE))
     _sends: Allowance = Factory(lambda: Allowance(SENDS_A_SECOND, SENDS_AT_ONCE))
     _thread: int = Factory(threading.get_ident)
@@ -777,12 +766,12 @@ class TaskLogs:
         with self._lock:
             now = monotonic()
             self.waiting = True
-            if len(self._rows) >= MAX_ROWS or self._size >= BYTES_AT_ONCE or not self._records.take(1, now):
+            if len(self._rows) >= MAX_ROWS or self._size >= BYTES_AT_ONCE or not self._bytes.take(LEAST_BYTES, now):
                 self._left_out += 1
                 return
             row = self._row(record)
             size = size_of_records(row)
-            if not self._bytes.take(size, now):
+            if not self._bytes.take(max(0, size - LEAST_BYTES), now):
                 self._left_out += 1
                 return
             self._rows.append(row)
@@ -1072,8 +1061,7 @@ class TaskRunner:
     def _refuse(self, span: WaitingTasks, why: Unavailable) -> int:
         """Give back the tasks of an algorithm that cannot run here, and return how many they are."""
         spans = [span.first], [span.count], [span.attempt]
-        reason = shortened(why.explained(self._algorithms.names.get(span.number, "")))
-        self._send(messages.AlgorithmFailed(self._number, span.number, reason, *spans, why.failure))
+        self._send(messages.AlgorithmFailed(self._number, span.number, shortened(why.reason), *spans, why.failure))
         return span.count
 
     def _fail(self, call: object, error: BaseException, seconds: float) -> None:
