@@ -87,7 +87,7 @@ def test_an_agent_that_cannot_start_any_slave_is_not_replaced(machine: Machine) 
 
 def test_the_third_agent_in_a_row_that_ends_early_by_itself_is_not_replaced(machine: Machine) -> None:
     """The message shows the command that starts the agent."""
-    assert [machine.pause(FAILED, EARLY_S - 0.1) for _ in range(3)] == [0.0, 1.0, None]
+    assert [machine.pause(FAILED, EARLY_S - 0.1) for _ in range(3)] == [1.0, 2.0, None]
     assert machine.said[-1].startswith("3 local agents in a row ended within seconds of their start (exit code 1)")
     assert "`python app.py`" in machine.said[-1]
     assert machine.agent.why_none == machine.said[-1]
@@ -97,7 +97,7 @@ def test_the_third_agent_in_a_row_that_ends_early_by_itself_is_not_replaced(mach
 def test_agents_that_are_ended_from_outside_are_always_replaced_after_longer_and_longer_pauses(
     machine: Machine, code: int
 ) -> None:
-    assert [machine.pause(code) for _ in range(10)] == [0.0, 1.0, 2.0, 4.0, 8.0, *[LONGEST_PAUSE_S] * 5]
+    assert [machine.pause(code) for _ in range(10)] == [1.0, 2.0, 4.0, 8.0, *[LONGEST_PAUSE_S] * 6]
 
 
 def test_agents_that_end_again_and_again_are_reported_less_and_less_often(machine: Machine) -> None:
@@ -128,9 +128,9 @@ def test_a_start_that_the_system_refuses_for_now_is_tried_again(machine: Machine
 
 
 def test_an_agent_that_was_of_use_forgives_the_early_ends_before_it(machine: Machine) -> None:
-    assert [machine.pause(FAILED), machine.pause(FAILED)] == [0.0, 1.0]
+    assert [machine.pause(FAILED), machine.pause(FAILED)] == [1.0, 2.0]
     assert machine.pause(FAILED, EARLY_S) == 0.0
-    assert [machine.pause(FAILED) for _ in range(3)] == [0.0, 1.0, None]
+    assert [machine.pause(FAILED) for _ in range(3)] == [1.0, 2.0, None]
 
 
 def test_an_agent_whose_slave_was_ready_has_not_ended_early(machine: Machine) -> None:

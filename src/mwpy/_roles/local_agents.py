@@ -37,8 +37,8 @@ EARLY_ENDS_ALLOWED = 3
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 10.0
-"""How long the master waits before it replaces the second agent in a row that has ended early. Each further pause is
-twice as long."""
+"""How long the master waits before it replaces an agent that has ended early. Each further pause in a row is twice as
+long."""
 
 LEAVES = (ExitCode.EVICTED, ExitCode.INTERRUPTED)
 """The exit codes of an agent to which somebody has sent a signal."""
@@ -78,8 +78,8 @@ class LocalAgent:
     """How many agents in a row have ended by themselves soon after their start."""
     _quiet: Pause = Factory(lambda: between_messages(LONGEST_PAUSE_S))
     """The pauses between the messages about agents that end soon after their start."""
-    _pause_s: float = 0.0
-    """How long to wait with the next one, if the present one ends soon after its start, too."""
+    _pause: Pause = Factory(lambda: Pause(FIRST_PAUSE_S, LONGEST_PAUSE_S))
+    """The pauses after agents that end soon after their start."""
 
     def keep(self, command: Sequence[str], environment: Mapping[str, str], process: process.Child) -> None:
         """Replace an agent, which has just been started, whenever it ends."""
@@ -132,7 +132,7 @@ class LocalAgent:
             return
         is_early = now < self._started_at + EARLY_S and self._joined() == self._joined_before
         if not is_early:
-            self._early_ends, self._pause_s = 0, 0.0
+            self._early_ends = 0
         elif not (code is None or code in LEAVES or is_from_outside(code)):
             self._early_ends += 1
         if code == ExitCode.USAGE or self._early_ends >= EARLY_ENDS_ALLOWED:  # the next one would read the same options
@@ -145,9 +145,11 @@ class LocalAgent:
             )
             self._notify(self.why_none)
             return
-        pause_s = self._pause_s
-        self._pause_s = min(LONGEST_PAUSE_S, 2 * pause_s or FIRST_PAUSE_S) if is_early else 0.0
-        if not is_early:
+        pause_s = 0.0
+        if is_early:
+            pause_s = self._pause.begin(now)
+        else:
+            self._pause.reset()
             self._quiet.reset()
         if now >= self._quiet.until:
             self._quiet.begin(now)

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, islice
-from math import inf
 
 from msgspec.structs import replace
 
 from mwpy._core.agent.child import FAREWELL_S, AgentState, Child, ChildEvent, ChildState, Due, Forked, Outgoing
+from mwpy._core.holding import known
 from mwpy._core.pauses import Pause
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_NAME, MAX_PACKAGES, Buffer, SlaveId, shortened
@@ -55,10 +55,8 @@ class Departure:
         """Whether it leaves after its tasks, however long they take. Then it needs its connection until the end."""
         self._deadline: float | None = None
         """When slaves are killed. After that: when the agent stops waiting for their exit."""
-        self._idle_exit_s = state.settings.idle_exit_s
-        """The agent leaves when its slaves held no task for this long; None if it stays."""
-        self._idle_since: float | None = None
-        """Since when no slave holds a task, if the agent then leaves some time later."""
+        self._idle_until: float | None = None
+        """When to leave if no slave gets a task before; None if a slave holds a task, or the agent stays."""
         settings = state.settings
         self._leave_at = None if settings.ends_at is None else settings.ends_at - settings.grace_s - FAREWELL_S
         """When to begin to leave, if it is known when the batch system ends this agent."""
@@ -135,10 +133,8 @@ class Departure:
 
     def decide(self, now: float) -> None:
         """Leave when the time has come, and kill the slaves that outlive their grace period."""
-        if self._idle_exit_s is not None and self.code is None:
-            self._leave_if_idle(self._idle_exit_s, now)
-        if self.code is None and self._leave_at is not None and now >= self._leave_at:
-            self.leave(ExitCode.EVICTED, "its time limit is near", Cause.WALLTIME, self._state.settings.grace_s, now)
+        if self.code is None:
+            self._leave_if_due(now)
         if self._deadline is None or now < self._deadline:
             return
         living = self._state.living()
@@ -151,20 +147,17 @@ class Departure:
             self._state.children.clear()  # they were killed, but the kernel cannot end them: do not wait for them
         self.exit_if_alone()
 
-    def _leave_if_idle(self, limit_s: float, now: float) -> None:
-        if not self._is_idle:
-            self._idle_since = None
-        elif self._idle_since is None:
-            self._idle_since = now
-        elif now >= self._idle_since + limit_s:
+    def _leave_if_due(self, now: float) -> None:
+        limit_s, grace_s = self._state.settings.idle_exit_s, self._state.settings.grace_s
+        if limit_s is not None:
+            children = self._state.children.values()
+            is_idle = any(child.is_ready for child in children) and not any(child.held for child in children)
+            self._idle_until = None if not is_idle else self._idle_until or now + limit_s
+        if self._leave_at is not None and now >= self._leave_at:
+            self.leave(ExitCode.EVICTED, "its time limit is near", Cause.WALLTIME, grace_s, now)
+        elif self._idle_until is not None and now >= self._idle_until:
             why = f"its slaves had no task for {limit_s:g} s (--mw-idle-exit)"
-            self.leave(ExitCode.OK, why, Cause.SCALED_DOWN, self._state.settings.grace_s, now)
-
-    @property
-    def _is_idle(self) -> bool:
-        """Whether there is a slave for tasks, and no slave holds any."""
-        children = self._state.children.values()
-        return any(child.is_ready for child in children) and not any(child.held for child in children)
+            self.leave(ExitCode.OK, why, Cause.SCALED_DOWN, grace_s, now)
 
     def exit_if_alone(self) -> None:
         """Say goodbye and exit if the agent leaves and has no slave."""
@@ -180,11 +173,7 @@ class Departure:
         """When `decide` is due; None if there is no such moment."""
         if self.code is not None:
             return self._deadline
-        limit_s = self._idle_exit_s
-        if limit_s is None or not self._is_idle:
-            return self._leave_at
-        idle_until = -inf if self._idle_since is None else self._idle_since + limit_s
-        return idle_until if self._leave_at is None else min(idle_until, self._leave_at)
+        return min(known((self._leave_at, self._idle_until)), default=None)
 
 
 FAILED_STARTS_ALLOWED = 3
