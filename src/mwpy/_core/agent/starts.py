@@ -150,14 +150,18 @@ class Departure:
     def _leave_if_due(self, now: float) -> None:
         limit_s, grace_s = self._state.settings.idle_exit_s, self._state.settings.grace_s
         if limit_s is not None:
-            children = self._state.children.values()
-            is_idle = any(child.is_ready for child in children) and not any(child.held for child in children)
-            self._idle_until = None if not is_idle else self._idle_until or now + limit_s
+            self._idle_until = (self._idle_until or now + limit_s) if self._is_idle else None
         if self._leave_at is not None and now >= self._leave_at:
             self.leave(ExitCode.EVICTED, "its time limit is near", Cause.WALLTIME, grace_s, now)
         elif self._idle_until is not None and now >= self._idle_until:
             why = f"its slaves had no task for {limit_s:g} s (--mw-idle-exit)"
             self.leave(ExitCode.OK, why, Cause.SCALED_DOWN, grace_s, now)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether there is a slave for tasks, and no slave holds any."""
+        children = self._state.children.values()
+        return any(child.is_ready for child in children) and not any(child.held for child in children)
 
     def exit_if_alone(self) -> None:
         """Say goodbye and exit if the agent leaves and has no slave."""

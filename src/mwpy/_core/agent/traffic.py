@@ -423,11 +423,9 @@ class Shares:
         kept = self._kept.get(digest)
         if kept is None:
             return
-        if not kept.is_here:
+        if not (kept.is_here and self._is_needed(kept)):
             self._drop(kept)
             self._ask()
-        elif not self._is_needed(kept):
-            self._drop(kept)
 
     def _ask(self) -> None:
         """Ask for the next parts."""
