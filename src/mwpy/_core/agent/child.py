@@ -169,8 +169,6 @@ class Child:
     """Why it ends between two tasks although nothing is wrong with it, as it says; else empty."""
     dues: dict[Due, float] = Factory(dict)
     """When something is due for it."""
-    overdue: bool = False
-    """Whether it was killed because it was not ready in time, or would never get ready."""
     is_replaced: bool = False
     """Whether it is replaced before it was ready: the master never hears of it."""
     is_up: bool = False

@@ -298,7 +298,9 @@ class AgentCore:
 
     def _replace(self, child: Child, was: ChildState, event: SlaveExited, reason: str, now: float) -> None:
         """Start another slave, or give up if too many have failed in a row."""
-        has_failed = was is ChildState.STARTING or (not child.is_up and (bool(child.condemned) or child.overdue))
+        has_failed = was is ChildState.STARTING or (
+            not child.is_up and (bool(child.condemned) or child.loss is Cause.START_UP)
+        )
         if was is ChildState.READY and not (event.started or child.former or child.condemned):
             has_failed = bool(event.code)  # a slave algorithm that ends with 0 may have waited long enough for a task
         if child.sets_up is not None:

@@ -134,8 +134,7 @@ class Watch:
     def does_not_end(self, child: Child) -> None:
         """Kill a slave that is still there although it should have ended."""
         if not child.killed_because:
-            child.overdue = child.state is ChildState.STARTING
-            child.kill(STILL_THERE, child.loss)
+            child.kill(STILL_THERE, Cause.START_UP if child.state is ChildState.STARTING else child.loss)
         self._state.actions.kill.append(child.number)
 
     # ---- trust ----------------------------------------------------------------------------------------------

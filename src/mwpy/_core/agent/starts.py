@@ -391,7 +391,6 @@ class Starts:
         if set_up is not None:
             why, loss = f"because it ran for more than {set_up.seconds_max:g} s, its seconds_max", Cause.SET_UP
         child.kill(why, loss)
-        child.overdue = True
         child.dues[Due.KILL] = now + ABORT_S
         self._state.actions.abort.append(child.number)
 
