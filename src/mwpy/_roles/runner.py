@@ -862,8 +862,6 @@ class TaskRunner:
         """When to measure the memory of this process again."""
         self._grown_bytes = 0
         """How much memory it had when this was too much; 0 if it was not."""
-        self._is_worn = False
-        """Whether this slave ends, to be replaced by another one."""
         self._codec = codec
         self._algorithms = LoadedAlgorithms()
         self._compared: set[tuple[str, str]] = set()
@@ -888,14 +886,14 @@ class TaskRunner:
         self.completed = 0
         """How many tasks were run."""
         self.shut_down = False
-        """Whether the master shut this slave down."""
+        """Whether the master shut this slave down, or it is worn and will be replaced."""
         self.sid: SlaveId | None = None
         """The id that the master gave this slave; None until it arrives."""
 
     @property
     def ended(self) -> bool:
-        """Whether no task will run any more: the master ended this slave, it is worn, or the agent is gone."""
-        return self.shut_down or self._is_worn or self._end.eof
+        """Whether no task will run any more: this slave was shut down, or the agent is gone."""
+        return self.shut_down or self._end.eof
 
     @property
     def num_waiting(self) -> int:
@@ -1115,9 +1113,9 @@ class TaskRunner:
 
     def _wear_out(self) -> None:
         """End, because this process has run enough tasks, or has too much memory."""
-        if not self._is_worn:
+        if not self.shut_down:
             self.flush()
-            self._is_worn = True
+            self.shut_down = True
             grown = f", because it had grown to {amount(self._grown_bytes)}" if self._grown_bytes else ""
             self._send(messages.SlaveWorn(self._number, f"{REPLACED} {counted(self.completed, 'task')}{grown}"))
 
