@@ -33,7 +33,7 @@ from mwpy._core.agent.child import (
     Outgoing,
     WriteShare,
 )
-from mwpy._core.agent.limits import Watch
+from mwpy._core.agent.limits import SILENT_S, Watch
 from mwpy._core.holding import TaskIds, divided, take_named
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import MAX_TASKS, Buffer
@@ -230,6 +230,8 @@ class Traffic:
             self._state.to_master(revoked)
         elif late:
             child.dues[Due.SILENCE] = now + AGAIN_S
+        elif child.held and child.started < child.held[0].position:  # it waits for a shared object, and then starts
+            child.dues[Due.SILENCE] = now + SILENT_S
 
 
 def _ids_in(message: messages.Cancel) -> TaskIds:
