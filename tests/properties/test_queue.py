@@ -39,7 +39,7 @@ def test_each_entry_ends_once_and_in_the_right_order(
     """Entries come, run for a while, fail or are cancelled. Workers of one user start late."""
     rules = Rules(max_running, max_entries, equal_shares)
     entries: dict[int, Entry] = {}
-    former: dict[str, Turn] = {}
+    former: dict[int, Turn] = {}
     began: dict[int, int] = {}
     for now in range(60):
         for number, each in enumerate(asked, 1):
@@ -52,7 +52,7 @@ def test_each_entry_ends_once_and_in_the_right_order(
         turns = decide([*entries.values()], former, rules, float(now), users)
         assert turns.keys() == entries.keys(), "an entry is lost"
         for number, turn in turns.items():
-            before = former.get(str(number))
+            before = former.get(number)
             assert before is None or before.state not in ENDED or turn.state is before.state, "an entry comes back"
             if turn.state is State.REFUSED:
                 assert number not in began, "an entry is refused after its start"
@@ -66,7 +66,7 @@ def test_each_entry_ends_once_and_in_the_right_order(
                 entries[number].run = Run(State.FAILED if asked[number - 1]["fails"] else State.DONE)
             elif number in began:
                 entries[number].run = Run(State.RUNNING)
-        former = {str(number): turn for number, turn in turns.items()}
+        former = turns
     ends = [each.run.state if each.run else None for each in entries.values()]
     assert all(end in ENDED for end in ends), "an entry never ends"
 

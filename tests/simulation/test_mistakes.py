@@ -185,7 +185,11 @@ MISTAKES: dict[str, tuple[str, Change, str]] = {
         value(None),
         r"task \d+ takes .* has .* s'",
     ),
-    "late results are not looked for": (f"{AGENT}limits.SILENT_S", value(60.0), "waits in slave . behind a long task"),
+    "late results are not looked for": (
+        f"{AGENT}limits.SILENT_S",
+        value(60.0),
+        r"waits in slave \d+ behind a long task",
+    ),
     "pauses are longer": (f"{CORE}spans.Span.next_pause_s", value(30.0), "pauses for 30.0 s, not"),
     "another task is charged": (f"{AGENT}child.Child.running", charge_the_first, "is said to have run at a death, not"),
     "another task fails": (
