@@ -47,7 +47,6 @@ from mwpy._values.functions import (
 from mwpy._values.installed import MWPY, PYTHON, home_of, is_interactive, is_own, versions
 from mwpy._values.messages import ModuleCode
 from mwpy._values.sources import SOURCES, Sources, Text
-from mwpy._values.structure import NoStructure, digest_of
 
 
 class Used(Struct, frozen=True):
@@ -163,6 +162,8 @@ def _digest(value: object) -> str:
                 waiting.append(getattr(each, "__dict__", None))
     if waiting or count >= MOST_OBJECTS:
         return ""
+    from mwpy._values.structure import NoStructure, digest_of  # only here, because most functions use no variable
+
     try:
         return digest_of(value).hex()
     except NoStructure:
