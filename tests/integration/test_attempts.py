@@ -143,6 +143,7 @@ def test_a_task_that_is_longer_than_each_agent_lives_finishes(stage: Stage) -> N
                 "a state of the killed agent",
             )
             agent.kill()
+        agent.end()
     master.finish()
     begins = [*map(int, log.read_text().split())]
     assert begins == sorted(begins), "an attempt went back behind an earlier one"

@@ -135,7 +135,8 @@ def test_a_keeper_that_is_killed_five_times_loses_nothing(queue: Queue) -> None:
     numbers = [queue.add(APP, 15, 0.1, "--priority", each % 3) for each in range(4)]
 
     def has_more(done: int) -> bool:
-        return sum(len(queue.ran(each)) for each in numbers) > done
+        ran = [[task for _, task in queue.ran(each)] for each in numbers]
+        return sum(map(len, ran)) > done or sum(len({*each}) for each in ran) == 60  # the last masters may be quick
 
     for kill in range(5):
         keeper = queue.keep("--max-running", 2)
