@@ -1007,7 +1007,7 @@ class TaskRunner:
         if not REGISTRY.slaves and (other := other_values(code, self._compared)):
             self._logs.say(
                 f"mwpy: {self._logs.algorithm} uses {first_of(other, len(other))}, and slaves have other values of "
-                f"them than the master: each process loads the script and its modules itself, so later changes of the "
+                f"them than the master: each process loads the script and its modules itself, and later changes of the "
                 f"master do not count. If tasks need the master's values, pass them as arguments"
             )
 

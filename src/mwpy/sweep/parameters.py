@@ -138,7 +138,7 @@ def values_of(name: str, text: str) -> Table:
         UsageError: it is empty, or no such range; the caller's fault.
 
     Examples:
-        >>> [row for row in values_of("x", "0..0.2..0.1,5")]
+        >>> values_of("x", "0..0.2..0.1,5").rows
         [('0.0',), ('0.1',), ('0.2',), ('5',)]
     """
     found: list[str] = []
