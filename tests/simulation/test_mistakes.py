@@ -143,7 +143,7 @@ def running_since_its_report(running: Any) -> Any:
     """An attempt that has ended may still report."""
 
     def changed(slave: Any, task: int, attempt: int) -> object:
-        reported = slave.report is not None and slave.report[1].task_id == task
+        reported = slave.report is not None and slave.report[2].task_id == task
         return running(slave, task, attempt) or reported
 
     return changed
