@@ -76,12 +76,21 @@ PROGRAMS = ("_batch._host",)
 EVERYWHERE = ("attrs", "msgspec.Struct", "msgspec.Meta", "msgspec.field", "msgspec.structs")
 """Modules outside the standard library that every module may import, because they define classes."""
 
+STRUCTS_WITH_METHODS = {
+    *("InVariable", "LastWords", "Death", "Requires", "TaskRange", "TaskPolicy"),
+    *("Consultation", "Known", "Job"),
+    *("Span", "Stretch", "_Whole", "Report", "Result", "UnrunnableTask", "SharedFile", "WaitingTasks", "Codec"),
+}
+"""They are encoded, or there is one for each task or group of tasks, which msgspec makes faster."""
+
 NOT_IN_CORE = (
     *("asyncio", "concurrent", "ctypes", "datetime", "fcntl", "io", "logging", "mmap", "multiprocessing", "os"),
     *("pathlib", "pickle", "queue", "random", "secrets", "select", "selectors", "shutil", "signal", "socket"),
     *("subprocess", "sys", "tempfile", "threading", "time", "uuid", "warnings"),
 )
 """Modules that would make the core depend on more than its events: I/O, clocks, randomness, threads, the process."""
+
+FORBIDDEN_NAMES = ("utils", "util", "helpers", "helper", "common", "misc", "manager", "managers")
 
 
 @frozen
@@ -236,7 +245,78 @@ def test_the_core_neither_prints_nor_opens() -> None:
     )
 
 
-# Lengths
+SET_TYPES = ("set[", "frozenset[", "AbstractSet[")
+WITHOUT_ORDER = ("all", "any", "frozenset", "len", "max", "min", "set", "sorted", "sum")
+"""Functions whose result does not depend on the order of what they get."""
+
+
+def loops_over_sets(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Find loops over sets, and calls with them, as (line, set): sets by their form, and names that stand for sets."""
+    nodes = [*ast.walk(tree)]
+    named: set[str] = set()
+    for each in nodes:
+        match each:
+            case ast.AnnAssign(target=target, annotation=kind) | ast.arg(arg=target, annotation=ast.expr() as kind):
+                if ast.unparse(kind).startswith(SET_TYPES):
+                    named.add(target if isinstance(target, str) else ast.unparse(target).split(".")[-1])
+            case ast.Assign(targets=[target], value=value) if is_set(value, set()):
+                named.add(ast.unparse(target).split(".")[-1])
+    allowed: set[ast.AST] = set()
+    for each in nodes:
+        match each:
+            case ast.Call(func=ast.Name(id=name), args=[*arguments]) if name in WITHOUT_ORDER:
+                allowed.update(arguments)
+            case ast.Set(elts=[*elements]):
+                allowed.update(elements)
+    for each in nodes:
+        found: list[ast.expr] = []
+        match each:
+            case ast.For(iter=found_in) | ast.YieldFrom(value=found_in):
+                found = [found_in]
+            case ast.ListComp() | ast.DictComp() | ast.GeneratorExp() if each not in allowed:
+                found = [part.iter for part in each.generators]
+            case ast.Starred(value=found_in) if each not in allowed:
+                found = [found_in]
+            case ast.Call(func=ast.Name(id="list" | "tuple" | "iter" | "enumerate" | "map"), args=[*arguments]):
+                found = arguments if each not in allowed else []
+            case ast.Call(func=ast.Attribute(value=found_in, attr="pop"), args=[]):
+                found = [found_in]
+        yield from ((one.lineno, ast.unparse(one)) for one in found if is_set(one, named))
+
+
+def is_set(node: ast.AST, named: set[str]) -> bool:
+    """Whether an expression is a set, by its form or by its name."""
+    match node:
+        case ast.Set() | ast.SetComp() | ast.Call(func=ast.Name(id="set" | "frozenset")):
+            return True
+        case ast.BinOp(left, ast.BitOr() | ast.BitAnd() | ast.Sub() | ast.BitXor(), right):
+            return is_set(left, named) or is_set(right, named)
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name in named
+    return False
+
+
+def test_the_core_iterates_over_no_set() -> None:
+    """The order of a set differs from run to run, and would change the actions of the core."""
+    for source in (
+        "for x in {1, 2}: pass",
+        "class A:\n    idle: set[int]\n    def f(self): return [x for x in self.idle]",
+        "def f(gone: frozenset[int]): return list(gone)",
+        "gone = set()\nfirst = gone.pop()",
+    ):
+        assert [*loops_over_sets(ast.parse(source))], f"not found: {source}"
+    fine = "gone: set[int] = set()\nfor x in sorted(gone): print(x in gone, len(gone), {*gone}, {y for y in gone})"
+    assert not [*loops_over_sets(ast.parse(fine))]
+    tell(
+        [
+            f"{module.shown}:{line} iterates over the set {text!r}: sort it, or use a dict with None as values"
+            for module in CORE
+            for line, text in loops_over_sets(module.tree)
+        ]
+    )
+
+
+# Lengths and names
 
 
 def functions(module: Module) -> Iterator[tuple[str, int, int]]:
@@ -268,6 +348,87 @@ def test_functions_fit_on_a_screen() -> None:
             if length > LONGEST_FUNCTION
         ]
     )
+
+
+def test_no_module_has_an_empty_name() -> None:
+    """Names like `utils` collect code without a subject. Every module here has a subject."""
+    tell(
+        [
+            f"{path.relative_to(ROOT)} has a name without meaning: name it after its content"
+            for folder in ("src", "tests", "examples")
+            for path in sorted((ROOT / folder).rglob("*.py"))
+            if path.stem.strip("_") in FORBIDDEN_NAMES
+        ]
+    )
+
+
+# Classes
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
+
+
+def foreign_private_names(module: Module) -> Iterator[tuple[int, str]]:
+    """Find private attributes that are used, and that no class of the module has as a method or a field."""
+    of_modules = {part for _, name in module.imports() for part in (name.split(".")[0], name.split(".")[-1])}
+    own = set()
+    for each in module.nodes:
+        match each:
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+                own.add(name)
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.Attribute(ast.Name(id="self"), attr=name, ctx=ast.Store())
+            ):
+                own.add(name)
+    for each in module.nodes:
+        if isinstance(each, ast.Attribute) and is_private(each.attr) and each.attr not in own:
+            is_of_module = isinstance(each.value, ast.Name) and each.value.id in of_modules
+            if not is_of_module:
+                yield each.lineno, ast.unparse(each)
+
+
+ALLOWED_PRIVATE_NAMES = ("_replace", "_asdict", "_fields", "_mwpy_algorithm", "_actions")
+"""Names that are public despite their underscore: those of named tuples, the mark that mwpy puts on functions, and what
+a parser of argparse offers, which has no other name."""
+
+
+def test_no_module_uses_private_names_of_another() -> None:
+    """Code that needs the private names of a class belongs to the module of this class."""
+    tell(
+        [
+            f"{module.shown}:{line} uses {name}, a private name of a class elsewhere: call a public method of "
+            f"that class, or move this code there"
+            for module in MODULES
+            for line, name in foreign_private_names(module)
+            if name.rpartition(".")[2] not in ALLOWED_PRIVATE_NAMES
+        ]
+    )
+
+
+def is_property(function: ast.FunctionDef) -> bool:
+    return any("property" in ast.unparse(each) for each in function.decorator_list)
+
+
+def test_classes_with_methods_are_made_with_attrs() -> None:
+    """msgspec makes what is encoded or has no methods."""
+    found = {
+        node.name: f"{module.shown}:{node.lineno}"
+        for module in MODULES
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef) and "Struct" in map(ast.unparse, node.bases)
+        if any(isinstance(each, ast.FunctionDef) and not is_property(each) for each in node.body)
+    }
+    tell(
+        [
+            f"{found[name]} {name} has methods: make it with attrs; if it is encoded, or if each task has one, add it "
+            f"to STRUCTS_WITH_METHODS"
+            for name in sorted({*found} - STRUCTS_WITH_METHODS)
+        ]
+    )
+    tell([f"STRUCTS_WITH_METHODS names {name}, which is none" for name in sorted(STRUCTS_WITH_METHODS - {*found})])
 
 
 # Public names
