@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from tests.batch.condor_jobs import Jobs
@@ -143,32 +143,33 @@ def ssh_dir(ssh_node: SshNode) -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture
-def condor_desk(condor: CondorPool, pool_dir: Path) -> Iterator[CondorDesk]:
-    desk = CondorDesk(condor, pool_dir)
+D = TypeVar("D", bound=Desk)
+
+
+def used(desk: D) -> Iterator[D]:
+    """Give a desk to a test, and end what the test has left there."""
     yield desk
     desk.end()
+
+
+@pytest.fixture
+def condor_desk(condor: CondorPool, pool_dir: Path) -> Iterator[CondorDesk]:
+    yield from used(CondorDesk(condor, pool_dir))
 
 
 @pytest.fixture
 def slurm_desk(slurm: SlurmNode, slurm_dir: Path) -> Iterator[SlurmDesk]:
-    desk = SlurmDesk(slurm, slurm_dir)
-    yield desk
-    desk.end()
+    yield from used(SlurmDesk(slurm, slurm_dir))
 
 
 @pytest.fixture
 def sge_desk(sge: SgeNode, sge_dir: Path) -> Iterator[SgeDesk]:
-    desk = SgeDesk(sge, sge_dir)
-    yield desk
-    desk.end()
+    yield from used(SgeDesk(sge, sge_dir))
 
 
 @pytest.fixture
 def ssh_desk(ssh_node: SshNode, ssh_dir: Path) -> Iterator[SshDesk]:
-    desk = SshDesk(ssh_node, ssh_dir)
-    yield desk
-    desk.end()
+    yield from used(SshDesk(ssh_node, ssh_dir))
 
 
 @pytest.fixture
