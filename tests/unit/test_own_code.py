@@ -177,6 +177,22 @@ def test_values_that_only_the_master_has_changed_are_named(
     assert _other_values(load, change) == found
 
 
+class Strange:
+    """Its text and its attributes cannot be had."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+    def __reduce__(self) -> Any:
+        raise KeyError("no structure")
+
+
+@pytest.mark.parametrize("value", [np.sin, Strange(), np.random.default_rng(1), [Strange()]])
+def test_no_value_makes_a_comparison_fail(load: Load, value: object) -> None:
+    """A comparison only leads to a message, so it must not end a slave or a submission."""
+    assert _other_values(load, lambda app: setattr(app, "RATE", value)) == []
+
+
 def test_a_value_that_names_the_place_of_a_process_may_differ(load: Load) -> None:
     assert _other_values(load, lambda app: None) == []
     texts = {**FILES, "own_app": APP.replace("RATE = 2", 'RATE = __import__("os").getcwd()')}

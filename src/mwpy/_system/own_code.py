@@ -10,13 +10,14 @@ one of each function, class and variable of the module that is reached by names.
 first, because equal files are the usual case. Only if a file differs does it compare the parts, so that an edit
 elsewhere in the file does not matter.
 
-Values do not count, because they may differ between processes for good reasons. But tasks that use a setting which only
-the master has changed, for example by its command line, give wrong results without notice. So a definition also has
-digests of the values that a function uses of its modules, and a slave says which of its own differ (`other_values`).
-Each is compared before the first task that may change it. What a function assigns by `global` is each process's own.
+Values may differ between processes for good reasons, so they do not keep a slave from an algorithm. But tasks that use
+a setting which only the master has changed, for example by its command line, give wrong results. So a definition has
+digests of the values that a function uses of its modules, too, and a slave says which of its own differ
+(`other_values`). Each is compared before the first task that may change it. What a function assigns by `global` is each
+process's own.
 
-What cannot be followed: names that
-exist only as texts, functions in containers, and what methods of unknown objects use.
+What cannot be followed: names that exist only as texts, functions in containers, and what methods of unknown objects
+use.
 """
 
 from __future__ import annotations
@@ -128,9 +129,18 @@ def other_values(theirs: Mapping[str, ModuleCode], compared: set[tuple[str, str]
         compared |= {(module, name) for name in names}
         for name in names:
             digest = _digest(own[name])
-            if digest not in ("", code.values[name]) and not any(place in repr(own[name]) for place in places - {""}):
+            if digest not in ("", code.values[name]) and not _names_one_of(places - {""}, own[name]):
                 differing.append(f"{name} of {module}" if module != MAIN else name)
     return sorted(differing)
+
+
+def _names_one_of(places: set[str], value: object) -> bool:
+    """Whether the text of a value names a place, or cannot be made."""
+    try:
+        text = repr(value)
+    except Exception:  # an object of the script behaves strangely
+        return True
+    return any(place in text for place in places)
 
 
 MOST_OBJECTS = 10_000
@@ -139,6 +149,13 @@ MOST_OBJECTS = 10_000
 
 def _digest(value: object) -> str:
     """Return the digest of a value that processes are expected to have in common; empty for all others."""
+    try:
+        return _digest_of(value)
+    except Exception:  # it has no structure, or an object of the script behaves strangely
+        return ""
+
+
+def _digest_of(value: object) -> str:
     if isinstance(value, type):
         members = {name: each for name, each in vars(value).items() if not name.startswith("__")}
         value = {name: each for name, each in members.items() if is_data(type(each))}
@@ -154,20 +171,17 @@ def _digest(value: object) -> str:
             count += len(each) // 8
         elif not is_data(type(each)):
             home = type(each).__module__
+            if isinstance(each, type) or callable(each) or not (home == "numpy" or is_own(home)):
+                return ""
             if home == "numpy":
                 count += each.nbytes // 8
-            elif isinstance(each, type) or callable(each) or not is_own(home):
-                return ""
             else:
                 waiting.append(getattr(each, "__dict__", None))
     if waiting or count >= MOST_OBJECTS:
         return ""
-    from mwpy._values.structure import NoStructure, digest_of  # only here, because most functions use no variable
+    from mwpy._values.structure import digest_of  # only here, because most functions use no variable
 
-    try:
-        return digest_of(value).hex()
-    except NoStructure:
-        return ""
+    return digest_of(value).hex()
 
 
 def _differs(text: Text, part: str, digest: str) -> bool:
