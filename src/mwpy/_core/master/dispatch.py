@@ -401,6 +401,11 @@ _NEVER = {
 """Why a task that is addressed to a slave never runs there, as the end of a sentence."""
 
 
+def _alike(span: Span) -> tuple[int, object, float | None]:
+    """What decides whether a slave will ever run tasks that are addressed to it."""
+    return span.algorithm.number, span.policy.requires, span.policy.seconds_expected
+
+
 def _with_expected(limits: Limits, span: Span) -> Limits:
     """The limits of tasks, with how much memory they may use when memory is short, after they were killed for that."""
     expected = max((death.more_memory for death in span.deaths), default=0)
@@ -484,7 +489,8 @@ class Dispatch:
                 reason = why_not(self.state.members, slave, first, now)
                 if reason is not None and reason.why in _NEVER:
                     text, needed_s = reason.text, first.policy.seconds_expected
-                    self.handback.release(sid, [first], _NEVER[reason.why].format(text, reason.number, needed_s))
+                    alike = [span for span in queue if _alike(span) == _alike(first)]
+                    self.handback.release(sid, alike, _NEVER[reason.why].format(text, reason.number, needed_s))
                     continue
                 if reason is not None and reason.why is Why.ASKED and first.policy.requires is not None:
                     self.fitting.may_serve(slave.agent, first.policy.requires)
