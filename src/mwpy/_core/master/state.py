@@ -19,7 +19,7 @@ from mwpy._core.holding import TaskIds, take_out
 from mwpy._core.master.algorithms import FailedCall
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, Members, Pool
 from mwpy._core.master.spans import Span, ids_in
-from mwpy._core.master.tasks import Tags, Taskjar
+from mwpy._core.master.tasks import ENDED, Tags, Taskjar
 from mwpy._core.pauses import Pause, between_messages
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_WAITING_BYTES, Buffer, SlaveId, TaskId
@@ -447,7 +447,6 @@ class Actions:
         return self.results if owner is None else self.owned.setdefault(owner, [])
 
 
-_ENDED = TaskState.FINISHED, TaskState.CANCELLED, TaskState.UNRUNNABLE
 Change = Callable[..., list[Span] | None]
 _NO_CHANGES: tuple[Change | None, Change | None] = None, None
 
@@ -491,7 +490,7 @@ class MasterState:
         if change is not None:
             change(record)
         self.actions.records.append(record)
-        if self.members.given_back and spans and spans[0].state in _ENDED:
+        if self.members.given_back and spans and spans[0].state in ENDED:
             self._end_elsewhere(TaskIds((span.first, span.count) for span in spans))
         return spans
 

@@ -365,7 +365,7 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
 
 
 _WAITING = _NEW, _BLOCKED, _PENDING
-_ENDED = _FINISHED, _UNRUNNABLE, _CANCELLED
+ENDED = _FINISHED, _UNRUNNABLE, _CANCELLED
 
 
 # Pending tasks, which wait until they are sent to a slave.
@@ -956,7 +956,7 @@ class Taskjar:
 
     def _explained(self, record: records.LossesExplained) -> None:
         """Correct the cause of losses. Nothing was heard from their agent, and the network was blamed for this."""
-        for death in chain.from_iterable(span.deaths for span in self.spans()):
+        for death in chain(self._whole, chain.from_iterable(span.deaths for span in self.spans())):
             if death.cause is Cause.NETWORK and death.sid in record.sids:
                 death.cause, death.reason = record.cause, record.reason
 
@@ -1037,7 +1037,7 @@ class Taskjar:
             away = ((state not in _WAITING) - (before not in _WAITING)) * span.count
             span.algorithm.away += away
             self.away += away
-            if state in _ENDED:
+            if state in ENDED:
                 self.runnable -= span.count
                 self.ended += span.count
                 self.ends.add(span.first, span.count)
