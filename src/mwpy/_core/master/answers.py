@@ -1,6 +1,7 @@
 """What a user can learn of a master: what it does, why nothing progresses, why one task waits or how it ended.
 
-Everything is derived when somebody asks, from what the parts of the core keep anyway. Only the rate needs a history.
+Everything is derived when somebody asks, from what the parts of the core keep anyway. Only the rate and the newest
+lines of the log need a history.
 """
 
 from __future__ import annotations
@@ -129,12 +130,6 @@ class Rate:
         """The rate over the last minute, or since the start."""
         since, ended = self._samples[0] if self._samples else (now, 0)
         return (self.state.jar.ended - ended) / (now - since) if now > since else 0.0
-
-
-# Why a task waits, or how it ended.
-#
-# The reasons are those of the dispatch (`dispatch.py`), in the order in which they keep a task from a slave. Of agents
-# with the same reason, the first few are named.
 
 
 _REMEDIES = {
@@ -317,7 +312,7 @@ class Answers:
     def overview(self, now: float) -> Overview:
         """What the master and its slaves do at this time."""
         slaves, stuck = self.state.members.slaves, self.why_stuck("", now)
-        shown = [slave for slave, _ in zip(slaves.values(), range(SLAVES_SHOWN), strict=False)]
+        shown = [*islice(slaves.values(), SLAVES_SHOWN)]
         rows = nlargest(ROWS_SHOWN, self.totals.rows.values(), key=lambda row: row.tasks)
         return Overview(
             status=self.status(now),
@@ -442,6 +437,9 @@ class Answers:
         return self.state.settings.advice
 
     # ---- why a task waits, or how it ended -------------------------------------------------------------------
+    #
+    # The reasons are those of the dispatch (`dispatch.py`), in the order in which they keep a task from a slave. Of
+    # agents with the same reason, the first few are named.
 
     def explanation(self, task: int, now: float) -> Explanation:
         """Why a task waits, or how it ended, at this time."""
