@@ -260,27 +260,33 @@ class Tasks:
             if self._refusal is not None:
                 raise self._refusal.with_traceback(None)  # else each call would add to the traceback of the ones before
             io, keys = self.io, self._calls.keys
+            refers: Sequence[int] = ()
+            outer, self._given = self._given, []  # a signal handler may submit within this call
             try:
                 terms = self._calls.terms(self._algorithm(function), policy)
                 payload, buffers, key, refers = self._calls.task(terms, args, kwargs)
                 if keys is not None:
                     future.call = terms[0], key, payload if key is None else b""
                 with io.submitting:
-                    before = io.submissions.total
-                    future.task_id = before + 1
+                    before, number = io.submissions.total, 0
                     try:
-                        io.submissions.add(terms[0], terms[1], payload, buffers, future, key, refers, self)
+                        number = io.submissions.add(terms[0], terms[1], payload, buffers, future, key, refers, self)
                     finally:  # Ctrl-C may have come when the task was added; no call is here
-                        if io.submissions.total > before:
-                            self.open[before + 1] = future
+                        if not number and io.submissions.total > before:
+                            number = io.submissions.total
+                        if number:
+                            future.task_id = number
+                            self.open[number] = future
                             io.users.submitted += self._computation is None
             except Exception as error:
                 future.end(error=error)
                 return future
             finally:
+                if keys is not None:
+                    keys.forget(refers)
                 if self._given:
                     io.command(ReleaseResults(self._given, io.submissions.total))
-                    self._given = []
+                self._given = outer
         if io.link.asleep:
             io.link.wake()
         return future
@@ -364,6 +370,8 @@ class Tasks:
         Args:
             cancel: whether the tasks that were not sent are cancelled.
         """
+        if os.getpid() != self._process:
+            return  # this process was forked, perhaps while the executor's thread, which is not here, had the lock
         with self._lock:
             self._refuse(RuntimeError(SHUT_DOWN))
         if cancel:
@@ -383,6 +391,8 @@ class Tasks:
 
     def give_up(self) -> None:
         """Cancel all tasks, and kill those that run."""
+        if os.getpid() != self._process:
+            return  # as in `close`
         self.close()
         self.cancel([*self.open.values()], kill=True)
 
@@ -480,11 +490,11 @@ class Tasks:
                 give(group, self.io)
         for ended in outcome.owned.get(self, ()):
             with self._lock:
-                future = self.open.pop(ended.task_id)
                 if ended.task_id in self._held:
                     self._held.discard(ended.task_id)
                     self.io.command(given_by(ended))
                     self.io.command(ReleaseResults([ended.task_id], self.io.submissions.total))
+                future = self.open.pop(ended.task_id)  # last, so that `_break` finds it
             result = ended.result() if isinstance(ended, UnrunnableTask) else ended
             future.finish(result)
             self._ended += 1

@@ -168,8 +168,9 @@ class MasterIo:
         self.unread_maps = 0
         """How many maps were closed before somebody asked for a value."""
         self.handled_log_bytes = 0
-        self.said_by_slaves: set[str] = set()
         """About how many bytes of records of `logging` were handled. It is changed while `submitting` is held."""
+        self.said_by_slaves: set[str] = set()
+        """What slaves have to say to the user, and was shown."""
         self.holds_back = False
         """Whether the core holds tasks back until the algorithm fetches results. Wake the link when it does."""
         self._handed_bytes = 0
@@ -433,7 +434,7 @@ class MasterIo:
         self.users.fail(self.store_failure)
 
     def command(self, command: Command) -> None:
-        """Send a command to the core. The algorithm's thread calls this."""
+        """Send a command to the core. Any thread may call this."""
         self.commands.append(command)
         if self.link.asleep:
             self.link.wake()
@@ -454,12 +455,13 @@ class MasterIo:
         """Cancel tasks, and return which are cancelled, as far as this is known soon. Any thread may call this."""
 
         def cancel() -> Sequence[int]:
+            self._take_commands()  # they may have been submitted just now
             self.core.obey(command)
             return self.core.state.actions.cancelled.pop()[1]
 
         if threading.current_thread() is self.thread:  # the garbage collection calls this
             self.command(command)
-        elif self.thread.is_alive():
+        elif self.thread.is_alive() and not self._has_ended():
             with suppress(Empty):
                 return cast(Sequence[int], self._ask(cancel))
         return ()

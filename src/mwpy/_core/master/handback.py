@@ -110,7 +110,7 @@ class HandBack:
         seconds: float = 0.0,
         used_up: bool = False,
     ) -> None:
-        """Make tasks unrunnable: tasks that a slave held, or the first tasks that wait for this slave.
+        """Make tasks unrunnable: tasks that a slave held, or that no slave holds.
 
         Args:
             sid: the slave; `NO_SLAVE` for tasks that no slave holds, and that are addressed to none.
@@ -279,12 +279,13 @@ class HandBack:
         """Cancel those tasks with these ids that have not ended, and return them."""
         discard, finish = running is Running.DISCARD, running is Running.FINISH
         jar, found = self.state.jar, list[TaskRange]()
+        runs = self.state.given_away() if running is Running.LEAVE else TaskIds(())
         for spans, when in (
             (jar.pending.spans(), "before it was sent to a slave"),
             (jar.delayed.values(), "in the pause before its next attempt"),
             (jar.blocked.tasks.values(), "while it waited for the results of other tasks"),
         ):
-            if waiting := named(spans, ids):
+            if waiting := named([span for span in spans if not any(runs.among(span))], ids):
                 self.cancel(None, waiting, when, discard=discard)
                 found += waiting
         if running is Running.LEAVE:
