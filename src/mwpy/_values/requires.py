@@ -115,7 +115,7 @@ def within(least: float, most: float, read: Callable[[Any], Any], wanted: str) -
             return None
         try:
             number = read(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = nan
         if least <= number <= most:
             return number
