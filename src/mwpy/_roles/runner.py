@@ -681,8 +681,7 @@ def trace_of(record: logging.LogRecord) -> str:
 # What the tasks of a slave log: it is gathered, and sent before the results of the tasks.
 #
 # The slave has the levels that the loggers of the master had at its start. So what the master would not show is not
-# even formatted. A task may log without end: only `BYTES_A_SECOND` are sent in the long run. The others
-# are counted.
+# even formatted. A task may log without end: only `BYTES_A_SECOND` are sent in the long run. The others are counted.
 #
 # In a short time, the first records are sent at once, so that a long task shows what it does. The others wait for the
 # next record, or for the end of the task. Only the thread that runs tasks sends, because the channel is for one thread.
@@ -1018,7 +1017,7 @@ class TaskRunner:
         end, unsent, ran, goes_on = self._end, self._unsent, 0, True
         is_timed = all_timed = not span.kind or bool(unsent.group) or span.attempt >= CAREFUL_ATTEMPT
         block, gather_s = MAX_BLOCK if all_timed else 1, STRETCH_S if span.kind else GATHER_S
-        while goes_on and ran < len(calls):
+        while goes_on and not self._grown_bytes and ran < len(calls):
             first, error = span.first + ran, None
             what = function, calls[ran : ran + block], are_rows, span.position + ran
             unsent.begin(first, span.attempt)
@@ -1049,7 +1048,7 @@ class TaskRunner:
                 break  # tasks were recalled
             error = None  # its traceback keeps the objects of the task alive
             ran += count
-            goes_on = (not end.eof if all_timed else end.is_open()) and not self._grown_bytes
+            goes_on = not end.eof if all_timed else end.is_open()
             if unsent.is_due(now, gather_s if now - began <= count * SHORT_S else gather_s / 2):
                 self.flush()
             is_timed = all_timed or now - began > count * TIMED_S
