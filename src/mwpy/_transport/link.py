@@ -555,6 +555,8 @@ class Door:
         """The connections of the peers that are not forgotten."""
         self.doubtful: dict[bytes, int] = {}
         """Peers that may be gone, which only a failing send shows, and how many probes each was sent."""
+        self._is_full = False
+        """Whether it was said that connections cannot be accepted, and none was accepted since."""
         self._next_reason = NO_MESSAGE
         """The reason of the next connection that ends."""
 
@@ -583,8 +585,10 @@ class Door:
                 is_sure = value not in self.ended
                 seen += self._report(value)
                 self._open[value] = Connection(value, peer_of(value), is_sure)
+                self._is_full = False
             elif event == zmq.EVENT_ACCEPT_FAILED:
-                failure = value
+                if value in (errno.EMFILE, errno.ENFILE):  # else it has nothing to do with the others
+                    failure = value
             elif event == zmq.EVENT_DISCONNECTED:
                 if (connection := self._open.pop(value, None)) is not None:
                     connection.reason = self._next_reason
@@ -593,7 +597,8 @@ class Door:
                 self._next_reason = NO_MESSAGE
             else:
                 self._next_reason = WRONG_KEY  # the next event is the end of this connection
-        if failure:
+        if failure and not self._is_full:  # libzmq tries again without a pause
+            self._is_full = True
             seen.append(NotAccepted(_address(None), os.strerror(failure)))
         seen += self._make_room(max(len(self._open) - self.limit, int(failure != 0)))
         return seen
