@@ -626,7 +626,7 @@ class StreamEnd:
             pieces.clear()
         finally:
             self._is_sending = False
-        self.wants_write = bool(unsent or pieces)
+            self.wants_write = bool(unsent or pieces)
 
     def receive(self) -> list[list[Buffer]]:
         """Receive what the peer sent; sets `eof` after the last byte.
