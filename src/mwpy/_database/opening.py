@@ -120,7 +120,7 @@ _REASONS = {
 
 def _explained_error(path: Path, error: Exception) -> RunDatabaseError:
     name = getattr(error, "sqlite_errorname", "SQLITE_ERROR")
-    kind = name.split("_")[1]
+    kind = name.removeprefix("SQLITE_").partition("_")[0]
     if kind == "CORRUPT" or not isinstance(error, sqlite3.Error):
         return RunDatabaseError(_damage(path, error))
     text = _REASONS.get(kind, "the run database {path} cannot be used: {error}")

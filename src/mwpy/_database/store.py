@@ -202,9 +202,10 @@ class Writer:
                     self._rows.begin()
                     self._rows.end(clock.wall(), {})
                     self._write_rows()
+                os.fdatasync(self._log)
             finally:
                 self.release()
-        except RunDatabaseError as error:
+        except (RunDatabaseError, OSError) as error:
             self._fail(error)
 
     def release(self) -> None:
