@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, islice
+from math import inf
 
 from msgspec.structs import replace
 
@@ -177,6 +178,8 @@ class Departure:
         """When `decide` is due; None if there is no such moment."""
         if self.code is not None:
             return self._deadline
+        if self._state.settings.idle_exit_s is not None and self._idle_until is None and self._is_idle:
+            return -inf
         return min(known((self._leave_at, self._idle_until)), default=None)
 
 

@@ -46,9 +46,9 @@ from mwpy._values.messages import PART_BYTES, LoadFailure, Share
 # A task may leave states or report in a tight loop, and each state may be large. The slave sends each of them to its
 # agent, so none is lost with the slave. The agent keeps the newest state and the newest report of each slave. It sends
 # one when `NEWEST_S` have passed since the last one and the master has read the last one. So a slow network cannot make
-# those that wait for it grow without bound. Nobody needs those of a
-# task that has ended, with one exception: a task that failed may be tried again, or replayed by the user. So when a
-# slave ends, and when a task fails, the newest state is sent at once.
+# those that wait for it grow without bound. Nobody needs those of a task that has ended, with one exception: a task
+# that failed may be tried again, or replayed by the user. So when a slave ends, and when a task fails, the newest state
+# is sent at once.
 
 
 NEWEST_S = 1.0
