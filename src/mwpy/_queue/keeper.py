@@ -16,14 +16,11 @@ from mwpy._queue.entry import Entry, State, Turn
 from mwpy._queue.folder import Decision, Folder, Work, beat, changed, user_name
 from mwpy._queue.order import Claim, Rules, allot, decide
 from mwpy._queue.service import locked, loop, say
-from mwpy._queue.worker import Worker
+from mwpy._queue.worker import MASTER_S, Worker
 from mwpy._system import clock
 from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import to_plain
 from mwpy._values.options import page_address
-
-MASTER_S = 900.0
-"""A master lives if its resource file is younger than this, in seconds: three times the longest usual time."""
 
 MANY = 1000
 """How many slaves a batch system may have, by default."""

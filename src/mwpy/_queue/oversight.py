@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -177,7 +178,8 @@ def serve(folder: Folder, slaves: int) -> int:
 
     def leave() -> None:
         oversight.remove()
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
     say(f"serves the queue {folder.path} with {counted(slaves, 'slave')}")
     return loop(lock, look, leave, "its slaves leave")

@@ -131,7 +131,10 @@ def occasions(asked: Asked, since: str, now: float) -> list[str]:
 
 
 def _git(repository: str, *words: str) -> str:
-    return process.answer_of(["git", "-C", repository, *words], GIT_S)
+    try:
+        return process.answer_of(["git", "-C", repository, *words], GIT_S)
+    except UsageError as error:
+        raise UsageError(f"--watch {repository}: {error}") from error
 
 
 def _named(study: Path) -> Iterator[Path]:

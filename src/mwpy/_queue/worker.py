@@ -1,8 +1,8 @@
 """Runs the entries of a user: starts their masters, gives them slaves, ends them, and says how they ended.
 
-A master is a process of its own, as `mwpy oversee --with local` starts agents: it outlives the worker, and a lock tells
-whether it lives. So the next worker finds it. One that was killed is started again with its run database, and goes on.
-All that a worker must know is in the folder; what it remembers only saves work.
+A master is a process of its own, as `mwpy oversee --with local` starts agents: it outlives the worker, and its
+processes have its id in their environment. So the next worker finds it. One that was killed is started again with its
+run database, and goes on. All that a worker must know is in the folder; what it remembers only saves work.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from mwpy._values.errors import MwpyError, UsageError
 from mwpy._values.jobs import JobState, Outcome
 from mwpy._values.options import QUEUED_VARIABLE
 from mwpy.run_database import RunDatabase, run_at_end
+
+MASTER_S = 900.0
+"""A master lives if its resource file is younger than this, in seconds: three times the longest usual time."""
 
 MAX_STARTS = 20
 """How often a master is started that is killed again and again."""
@@ -101,7 +104,7 @@ class Worker:
     def step(self, entries: Sequence[Entry], decision: Decision, now: float) -> None:
         """Do what the keeper has decided for the entries of this user. A fault of one entry harms no other."""
         self._served.clear()
-        self._end_others([each.path.name for each in entries if each.is_running])
+        self._end_others(entries)
         ends: list[tuple[Entry, Run]] = []
         for each in entries:
             turn = decision.turns.get(each.number)
@@ -110,16 +113,23 @@ class Worker:
             try:
                 if (end := self._step(each, turn, now)) is not None:
                     ends.append((each, end))
+                if turn.state is not State.REPEATS:
+                    self._faults.pop(each.number, None)
             except Exception as error:
-                text = str(error) if isinstance(error, OSError | MwpyError) else traceback.format_exc()
-                if self._faults.get(each.number) != text:
-                    self._faults[each.number] = text
-                    say(f"entry {each.number} cannot go on now: {text}")
+                self._cannot_go_on(each.number, error)
         self._oversee(decision)
         for entry, run in ends:
             say(f"entry {entry.number} is {run.state.value}{f': {run.reason}' if run.reason else ''}")
-            self._ending.add(entry.number)
-            threading.Thread(target=self._report, args=(entry, run), daemon=True).start()
+            with suppress(RuntimeError):  # there are too many threads now, so it is tried again
+                threading.Thread(target=self._report, args=(entry, run), daemon=True).start()
+                self._ending.add(entry.number)
+
+    def _cannot_go_on(self, number: int, error: Exception) -> None:
+        """Say once why an entry cannot go on."""
+        text = str(error) if isinstance(error, OSError | MwpyError) else traceback.format_exc()
+        if self._faults.get(number) != text:
+            self._faults[number] = text
+            say(f"entry {number} cannot go on now: {text}")
 
     def _oversee(self, decision: Decision) -> None:
         """Give slaves to entries, as many as the keeper has decided.
@@ -170,19 +180,27 @@ class Worker:
         """The folder with the masters that this worker has started, as jobs."""
         return self._folder.path / f"masters-{os.geteuid()}"
 
-    def _end_others(self, running: Sequence[str]) -> None:
+    def _end_others(self, entries: Sequence[Entry]) -> None:
         """End masters whose entries do not run, because somebody has removed their folders. Forget those that ended.
 
         Raises:
             UsageError: somebody else has made the folder of masters.
+            OSError: the file system does not show whether an entry runs.
         """
         self._jobs.mkdir(exist_ok=True, mode=0o700)
         if self._jobs.lstat().st_uid != os.geteuid():
             raise UsageError(f"{self._jobs} belongs to another user: remove it")
-        self._started = {*os.listdir(self._jobs)}
-        for name in self._started - {*running}:
-            if not _end(self._masters.setdefault(name, Local(self._jobs / name))):
-                shutil.rmtree(self._jobs / name, ignore_errors=True)
+        self._started = {name for name in os.listdir(self._jobs) if name.isdecimal()}
+        for each in entries:
+            if each.run is None and each.path.name in self._started:
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    os.stat(each.run_path / STATE)
+        for name in self._started - {each.path.name for each in entries if each.is_running}:
+            try:
+                if not _end(self._masters.setdefault(name, Local(self._jobs / name))):
+                    shutil.rmtree(self._jobs / name, ignore_errors=True)
+            except (MwpyError, OSError) as error:
+                self._cannot_go_on(int(name), error)
 
     def _watch(self, entry: Entry, run: Run, turn: Turn, now: float) -> Run | None:
         """Start the master of an entry, or see how it goes. Return how it has ended."""
@@ -193,6 +211,16 @@ class Worker:
             why = turn.reason
         elif entry.asked.limit_s is not None and now > run.began + entry.asked.limit_s:
             why = f"it was over its limit of {entry.asked.limit_s:g} s"
+        if run.host != os.uname().nodename:
+            if now < changed(entry.resource) + MASTER_S:
+                if why:
+                    raise UsageError(
+                        f"its master runs on {run.host}, so only a worker there can end it: start one there"
+                    )
+                self._served.append(entry)
+                return None
+            run = replace(run, host=os.uname().nodename)
+            store(entry.run_path / STATE, run)
         if alive := master.jobs():
             if why:
                 _end(master)
@@ -232,8 +260,9 @@ class Worker:
 
     def _report(self, entry: Entry, run: Run) -> None:
         """Remove what an entry has left, write its report, run its command, and record the end. This takes a while."""
-        database = entry.database if entry.database.exists() else None
+        database = None
         try:
+            database = entry.database if entry.database.exists() else None
             if self._oversight is not None and entry.resource.exists():
                 self._oversight.remove(entry)
             if database is not None:
@@ -251,11 +280,12 @@ class Worker:
             if fault := run_at_end(entry.asked.on_end, json.dumps(summary), database, entry.run_path):
                 say(f"entry {entry.number}: {fault}")
                 run = replace(run, reason="; ".join(filter(None, (run.reason, fault))))
-        while entry.run_path.exists():
+        while True:
             try:
-                store(entry.run_path / STATE, run)
+                if entry.run_path.exists():
+                    store(entry.run_path / STATE, run)
                 break
-            except OSError:  # the disk is full
+            except OSError:  # the disk is full, or the file system does not answer
                 clock.sleep(PAUSE_S)
 
     def _repeat(self, entry: Entry, now: float) -> None:
