@@ -43,6 +43,9 @@ KEEP_S = 86400.0
 KEEP_APP_S = 30 * 86400.0
 """Seconds for which a copied application is kept after its last use."""
 
+START_S = 60.0
+"""Seconds until the shell of a job must have written its process number."""
+
 STDERR_BYTES = 8192
 
 # $0 is the job's folder. The trap keeps the shell alive for the exit code when its whole group gets SIGTERM.
@@ -195,7 +198,12 @@ def start(
             env={**os.environ, "MWPY_JOB": os.path.basename(place), MARK: os.path.basename(place)},
             start_new_session=True,
         )
+    until = time.monotonic() + START_S
     while shell.poll() is None and not _is_alive(place):
+        if time.monotonic() > until:
+            _signal(shell.pid, signal.SIGKILL)
+            shell.wait()
+            raise OSError("the shell of a job does not write its process number into " + place + ": is the disk full?")
         time.sleep(0.001)  # on a busy machine, the environment of a process is visible only some time after its start
     shell.returncode = 0  # prevents Python's warning: it may outlive this process
     return shell.pid

@@ -156,8 +156,11 @@ class Queued(ABC):
         if not job_ids:
             return
         ran = self.run(*self.REMOVE, *job_ids)
-        lines = f"{ran.out}\n{ran.err}".splitlines() if ran.returncode else []
-        if wrong := [line for line in lines if line.strip() and not re.search(self.GONE, line, re.IGNORECASE)]:
+        lines = [line for line in f"{ran.out}\n{ran.err}".splitlines() if line.strip()] if ran.returncode else []
+        wrong = [line for line in lines if not re.search(self.GONE, line, re.IGNORECASE)]
+        if ran.returncode and not lines:
+            wrong = [ran.complaint]
+        if wrong:
             raise BatchUnavailable(f"{self.NAME} did not remove {len(job_ids)} jobs: {'; '.join(wrong)[:500]}")
 
     def outcome(self, job_id: str) -> Outcome | None:

@@ -84,7 +84,7 @@ class HTCondor(Queued):
 
     NAME, SERVER = "HTCondor", "its schedd"
     REMOVE = ("condor_rm", "-reason", "removed by mwpy oversee")
-    GONE = "not found$"
+    GONE = "not found$|marked for removal"
 
     def __init__(self, memory: str = "1GB", disk: str = "1GB", transfer: Sequence[Path] = ()) -> None:
         super().__init__()

@@ -551,7 +551,8 @@ class Overseer:
         launch = evolve(launch, avoided=submit.avoided, amounts=submit.amounts)
         job_ids = self._batch.submit(launch, submit.count)
         name = self._core.computations[submit.mark].name
-        self._say(f"{name}: submitted {_range(job_ids)}, which run `{shlex.join(launch.command)}`")
+        with suppress(OSError):  # whatever happens to this line, the jobs are submitted
+            self._say(f"{name}: submitted {_range(job_ids)}, which run `{shlex.join(launch.command)}`")
         return job_ids
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import platform
 import re
 import shlex
 from collections.abc import Callable
@@ -179,7 +180,7 @@ def batch_system(arguments: argparse.Namespace) -> Batch:
         "sge": ("GridEngine", ()),
         "pbs": ("Pbs", ()),
         "ssh": ("Ssh", (arguments.hosts, arguments.ssh_options)),
-        "local": ("Local", (state_folder() / "jobs",)),
+        "local": ("Local", (state_folder() / "jobs" / platform.node(),)),  # hosts may share a home directory
     }
     kind, settings = made[system]
     batch: Batch = getattr(import_module(f"mwpy._batch.{system}"), kind)(*settings)  # imported only when it is used
