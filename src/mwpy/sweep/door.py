@@ -422,7 +422,7 @@ class SshClients:
 
     def _keep(self, host: str) -> None:
         """Let the clients of a host run until the sweep is over."""
-        name, _, count = host.strip().partition(" ")
+        name, count = [*host.split(), ""][:2]
         remote = REMOTE.format(count=count or '"$(nproc)"', address=self._address, session=self._session)
         words = [*self._ssh, name, f"exec sh -c {shlex.quote(remote)}"]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
