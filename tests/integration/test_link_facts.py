@@ -615,3 +615,15 @@ def test_large_frames_arrive_in_writable_memory(ends: Loopback, to_master: bool)
     assert np.array_equal(array, sent)
     array += 1.0
     assert np.array_equal(np.frombuffer(frame, dtype=np.float64), sent + 1.0)
+
+
+def test_the_last_messages_leave_before_the_end_is_closed(ends: Loopback) -> None:
+    """Closing waits until all messages are sent, and the other end receives all of them before the end."""
+    master, agent, _ = ends.pair(max_payload=64 << 20)
+    last = bytes(32 << 20)
+    agent.link.send([last])
+    agent.link.send([b"goodbye"])
+    ends.close(agent, PATIENCE_S)
+    ends.until(lambda: master.gone, "end")
+    assert [type(each) for each in master.events] == [Frames, Frames, Frames, Unreachable]
+    assert master.messages[1:] == [[last], [b"goodbye"]]

@@ -626,3 +626,25 @@ def test_fixed_groups_are_obeyed(stage: Stage, group: int) -> None:
     assert sum(received) == sum(sent) == 20 * group
     assert max(received) == 2 * group
     assert set(sent) == {group}
+
+
+def test_a_negative_number_of_slaves_is_refused() -> None:
+    with (
+        pytest.raises(mwpy.UsageError, match=r"mwpy\.open cannot start -1 slaves: give 0 or more"),
+        mwpy.local_master(slaves=-1),
+    ):
+        pass
+
+
+def test_another_thread_cannot_share_an_object_if_python_optimises() -> None:
+    """With -O, Python makes no assertions."""
+    code = """if 1:
+        import mwpy
+        from concurrent.futures import ThreadPoolExecutor
+        with mwpy.local_master(slaves=0) as mw, ThreadPoolExecutor(1) as helper:
+            print(type(helper.submit(mw.share, [1]).exception()).__name__)
+    """
+    run = subprocess.run(
+        [sys.executable, "-O", "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    assert run.stdout == "UsageError\n"

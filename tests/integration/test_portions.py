@@ -65,3 +65,15 @@ def test_a_value_that_was_sent_is_released_before_the_next_task(mw: mwpy.Master,
     else:
         found = [result.value for result in mw.as_completed(mwpy.task(grow, number) for number in range(4))]
     assert sorted(map(len, found)) == [200_001 + number for number in range(4)]  # type: ignore[arg-type]
+
+
+def test_a_map_of_items_that_run_once_gives_the_values_before_the_item_that_is_lost(
+    mw: mwpy.Master, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    values = mw.map(lambda number: run_once(log, number), range(ITEMS), retry=False)
+    assert [next(values) for _ in range(DEADLY)] == [*range(DEADLY)]
+    with pytest.raises(mwpy.TaskUnrunnable, match="its policy says retry=False"):
+        next(values)
+    ran = log.read_text().split()
+    assert len(ran) == len({*ran})

@@ -292,3 +292,15 @@ def test_algorithms_that_return_nothing_have_succeeded(stage: Stage) -> None:
     assert run(stage, text, "--mw-local", 1, "--mw-audit-file", stage.audit) == "6\n"
     codes = re.findall(r"exit code (\d+)", stage.audit.read_text())
     assert codes == ["0"]
+
+
+@pytest.mark.parametrize("value", ["True", "'done'", "256", "-1", "0.0"])
+def test_a_master_algorithm_that_returns_no_exit_code_gets_a_message(tmp_path: Path, value: str) -> None:
+    """The exit code 255 comes with a message."""
+    script = f"import sys, mwpy\nmwpy.master_algorithm(lambda mw, argv: {value})\nsys.exit(mwpy.main())"
+    program = [sys.executable, "-c", script, "--mw-local", "0"]
+    ended = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    expected = (
+        f"the master algorithm returned {value}, which is no exit code: it must return 0 to 255, and 0 for success"
+    )
+    assert (ended.returncode, ended.stderr) == (255, f"mwpy: {expected}\n")

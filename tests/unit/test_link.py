@@ -452,3 +452,15 @@ def test_an_interface_without_an_address_is_skipped(monkeypatch: pytest.MonkeyPa
     long_name = "a name longer than an interface may have"
     monkeypatch.setattr(socket, "if_nameindex", lambda: [(998, "nowhere0"), *index, (999, long_name)])
     assert link._interface_addresses() == known
+
+
+def test_a_lost_peer_is_reported_once(ends: Loopback) -> None:
+    master, agent, peer = ends.pair()
+    other = ends.agent(master)
+    ends.hello(other, master)
+    ends.close(agent)
+    ends.until(lambda: master.gone, "end")
+    for _ in range(3):
+        master.look()
+    assert master.gone == [peer]
+    ends.hello(other, master, b"unharmed")

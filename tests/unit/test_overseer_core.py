@@ -800,3 +800,15 @@ def test_rounds_are_close_together_while_the_jobs_of_a_finished_computation_end(
     assert [desk.core.is_due(desk.now + late_s) for late_s in (1.0, 2.0)] == [False, True]
     desk.look(61.0)
     assert [desk.core.is_due(desk.now + late_s) for late_s in (2.0, 9.0, 10.0)] == [False, False, True]
+
+
+def test_a_held_job_gives_up_its_place_before_one_that_runs_and_never_connects() -> None:
+    desk = Desk(max_jobs=3)
+    desk.watch("a", slaves_needed=0, priority=1, connected_jobs={"1.2": 1})
+    desk.watch("b", slaves_needed=0)
+    for job, state in ("1.0", HELD), ("1.1", RUNNING), ("1.2", RUNNING):
+        desk.job(job, state)
+    desk.look()
+    desk.look(600.0)
+    desk.write("b", slaves_needed=1)
+    assert desk.look().remove == ["1.0"]
