@@ -322,7 +322,9 @@ def test_a_file_that_cannot_be_written_is_reported_after_a_minute_and_at_the_end
 
 @pytest.mark.usefixtures("no_locks")
 class TestWithoutLocks:
-    def test_a_fresh_file_is_a_sign_of_another_master(self, path: Path) -> None:
+    def test_a_fresh_file_is_a_sign_of_another_master(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        now = clock.wall()
+        monkeypatch.setattr(clock, "wall", lambda: now)
         resource_file.write(path, content("20-2", age_s=5.0))
         with pytest.raises(ResourceFileError, match=r"5 s ago by a master of generation 20-2: if that master is dead"):
             ResourceKeeper(path, content())
