@@ -26,11 +26,17 @@ LONGEST_S = START_S + 900
 """Time limit of one test. The first test waits until its batch system is up. Each wait has its own limit, too."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test of this folder a time limit, unless it has one."""
+    """Give each test of this folder a time limit, unless it has one. `-k condor` finds all tests with the pool.
+
+    These tests are one part of `make test`, one after another, because a restart of the pool ends what runs in it.
+    """
     for item in items:
         if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LONGEST_S))
+        if isinstance(item, pytest.Function) and "condor" in item.fixturenames:
+            item.extra_keyword_matches.add("condor")
 
 
 @pytest.hookimpl(wrapper=True)
