@@ -166,7 +166,8 @@ def test_only_added_rows_run(sweep: Sweep, tmp_path: Path) -> None:
     assert rows_of(results) == [["x", "note"], ["0", "c"], ["1", "a"], ["2", "b"]]
 
 
-def test_results_are_checked_on_the_master(sweep: Sweep, tmp_path: Path) -> None:
+def test_results_are_checked_on_the_master(sweep: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is not valid is a failure at the end, and also for commands that look at the sweep later."""
     (tmp_path / "checks.py").write_text(
         "def valid(row, results):\n    assert results['e'] != 4\n    return results['e'] != 3 or 'three is odd'\n"
     )
@@ -189,6 +190,12 @@ on-end = "cat > end.json"
     ]
     end = json.loads((tmp_path / "end.json").read_text())
     assert (end["runs"], end["succeeded"], end["failed"]) == (5, 2, 3)
+    assert command_line.main(["collect", "study.sweep", "--to", "again.csv"]) == 0
+    assert rows_of(tmp_path / "again.csv") == [["x", "e"], ["2", "2"], ["5", "5"]]
+    capsys.readouterr()
+    assert command_line.main(["failed", "study.toml", "--json"]) == 1
+    again = [[str(row["parameters"]["x"]), row["error"]] for row in json.loads(capsys.readouterr().out)]
+    assert again == failed
 
 
 def test_results_of_all_kinds(sweep: Sweep, tmp_path: Path) -> None:

@@ -368,7 +368,7 @@ class _Runs:
         row.reused = row.finished < self.began
         if row.reused:
             self.next_start = 0.0  # it did not start
-        row.failure = row.failure or self._refused(row)
+        row.failure = row.failure or refusal(self.sweep, row)
         for name, archive in row.archives.items():
             folder = self.sweep.folder / ARCHIVES
             folder.mkdir(exist_ok=True)
@@ -405,19 +405,20 @@ class _Runs:
             text = end[-new:].decode(errors="backslashreplace") if new > 0 else ""
             print(*(f"{where}: {line}" for line in text.splitlines()), sep="\n", flush=True)
 
-    def _refused(self, row: Row) -> str:
-        """Return why the results of a row are not valid; empty if they are."""
-        for name, (low, high) in self.sweep.settings.bounds.items():
-            found = row.results.get(name, "")
-            if isinstance(found, str) or not low <= found <= high:
-                return f"{name} is {found}, and not from {low} to {high}"
-        if self.sweep.validate is None:
-            return ""
-        try:
-            answer = self.sweep.validate(self.sweep.rows.row(row.number), row.results)
-        except Exception as error:
-            return f"{self.sweep.settings.validate} raised {type(error).__name__}: {error}"
-        return reason_in(answer, f"{self.sweep.settings.validate} says that it is not valid")
+
+def refusal(sweep: Sweep, row: Row) -> str:
+    """Return why the results of a row whose runs succeeded are not valid; empty if they are."""
+    for name, (low, high) in sweep.settings.bounds.items():
+        found = row.results.get(name, "")
+        if isinstance(found, str) or not low <= found <= high:
+            return f"{name} is {found}, and not from {low} to {high}"
+    if sweep.validate is None:
+        return ""
+    try:
+        answer = sweep.validate(sweep.rows.row(row.number), row.results)
+    except Exception as error:
+        return f"{sweep.settings.validate} raised {type(error).__name__}: {error}"
+    return reason_in(answer, f"{sweep.settings.validate} says that it is not valid")
 
 
 @contextmanager
@@ -536,7 +537,10 @@ def each_row(sweep: Sweep, known: Known, numbers: Sequence[int]) -> Iterator[Row
                 for result in mw.results():
                     ended += 1
                     rows[result.tag[0]].take(result, sweep.stages)
-            yield from rows.values()
+            for row in rows.values():
+                if not row.is_cancelled:
+                    row.failure = row.failure or refusal(sweep, row)
+                yield row
 
 
 @contextmanager
