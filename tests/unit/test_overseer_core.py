@@ -543,10 +543,17 @@ def test_jobs_that_were_sent_away_or_ran_for_long_are_no_failures(desk: Desk, ou
 
 
 def test_jobs_that_are_killed_at_their_start_are_failures(desk: Desk) -> None:
-    """Examples: the processor cannot run the program, or a limit of memory kills it."""
+    """Examples: the processor cannot run the program, or a limit of memory kills it.
+
+    If a task kills them, the master gives it up after some attempts. So the pauses do not grow.
+    """
     desk.watch(slaves_needed=4)
     killed = Outcome.of_process(-signal.SIGILL, 0.1, "")
     assert failing(desk, "1.0", "1.1", "1.2", outcome=killed).submit == []
+    for job_id, outcome, pause in (("2.0", DIED, "2 min"), ("3.0", killed, "60 s"), ("4.0", killed, "60 s")):
+        assert count(desk.look(120.0)) == 1
+        desk.submitted(job_id)
+        assert f"nothing is submitted for {pause}" in said(failing(desk, job_id, outcome=outcome))
 
 
 def on(host: str, outcome: Outcome = DIED) -> Outcome:

@@ -116,8 +116,7 @@ class Failures:
             return None
         # If a task has killed the job, the master will give up this task. A machine that sent it away may be free soon.
         if outcome.end is End.KILLED or outcome.exit_code == ExitCode.EVICTED:
-            self.pause.until = now + FIRST_PAUSE_S
-            return FIRST_PAUSE_S
+            self.pause.reset()
         return self.pause.begin(now)
 
     def succeed(self, at: float, host: str | None = None) -> bool:
