@@ -19,16 +19,14 @@ from __future__ import annotations
 import dis
 import os
 import sys
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import _lru_cache_wrapper, cached_property, lru_cache, partial
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import PurePath
 from types import (
     BuiltinFunctionType,
     CodeType,
     FunctionType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
     MethodType,
     ModuleType,
 )
@@ -38,7 +36,7 @@ from attrs import Factory, define
 from msgspec import Struct, field
 
 from mwpy._values.algorithm import PYTHON as PYTHON_VERSION
-from mwpy._values.algorithm import Algorithm, Initialized
+from mwpy._values.algorithm import Initialized
 from mwpy._values.functions import (
     Missing,
     NotLoaded,
@@ -148,6 +146,7 @@ _PLACES = ("__doc__", "__firstlineno__", "__static_attributes__")
 """What the code of the body of a class stores about its source."""
 
 
+@lru_cache(maxsize=1000)
 def instructions_digest(code: CodeType) -> bytes:
     """Return a digest of code: its instructions, names and constants.
 
@@ -267,78 +266,6 @@ def wrapped_by_library(value: Any) -> Any:
     return wrapped if isinstance(wrapped, FunctionType | MethodType | type) else None
 
 
-# Whether what a function reaches is still what it was a moment ago.
-#
-# To follow a function takes a millisecond, and a master may submit a hundred thousand tasks one by one. So the result
-# is kept, with everything that it depends on in this process: what each function and class uses. Functions, classes and
-# plain values are compared by identity. Other values can change in place, so their digests are compared. They are not
-# kept themselves, because they may be large.
-
-
-_THINGS = (
-    *(type, FunctionType, ModuleType, CodeType, GetSetDescriptorType, MemberDescriptorType),
-    *(property, classmethod, staticmethod, cached_property, _lru_cache_wrapper, Algorithm, Reference),
-)
-"""What is followed, or never changes."""
-
-
-@define(eq=False, repr=False)
-class Watch:
-    """What the code of one function depends on."""
-
-    _facts: list[tuple[Callable[[], Iterable[Any]], list[int | bytes]]] = Factory(list)
-    """How values are read, and by what each of them counts."""
-    _kept: list[object] = Factory(list)
-    """What counts by its identity, so that nothing else gets this identity."""
-
-    def add(self, read: Callable[[], Iterable[Any]]) -> None:
-        """Values count."""
-        self._facts.append((read, [_counted(value, self._kept) for value in read()]))
-
-    def is_unchanged(self) -> bool:
-        """Whether nothing has changed since it was added."""
-        try:
-            return all([_counted(value, []) for value in read()] == before for read, before in self._facts)
-        except Exception:  # one of the user's own methods failed
-            return False
-
-
-def _counted(value: Any, kept: list[object]) -> int | bytes:
-    """Return the identity of a value if this counts, else its digest.
-
-    Args:
-        kept: gets what counts by its identity.
-    """
-    if type(value) in PLAIN or isinstance(value, _THINGS):
-        kept.append(value)
-        return id(value)
-
-    def by_identity(thing: Any) -> bytes | None:
-        if isinstance(thing, _THINGS):
-            kept.append(thing)
-            return hash_of(b"identity", str(id(thing)).encode())
-        name = library_name(thing)
-        return None if name is None else hash_of(b"name", name.encode())
-
-    try:
-        return digest_of(value, by_identity)
-    except Exception as error:  # also one of the user's own methods
-        return hash_of(b"unknown", full_name(type(error)).encode())
-
-
-def _state_of(thing: FunctionType | type, variables: Sequence[tuple[Mapping[str, Any], str]]) -> list[Any]:
-    """Return the values on which a function or class of the user depends.
-
-    Args:
-        variables: the globals that it uses, and their names.
-    """
-    state = [space.get(name, Missing) for space, name in variables]
-    if isinstance(thing, type):
-        return [*state, *thing.__bases__, *vars(thing).values()]
-    cells = [cell.cell_contents for _, cell in cells_of(thing)] if thing.__closure__ else []
-    return [*state, thing.__code__, thing.__defaults__, thing.__kwdefaults__, *cells, *vars(thing).values()]
-
-
 # What a function reaches, as a graph.
 
 
@@ -352,8 +279,6 @@ NOT_YET = bytes(DIGEST_BYTES)
 class Reached:
     """What one function reaches."""
 
-    watch: Watch = Factory(Watch)
-    """What this depends on."""
     _known: dict[object, Node] = Factory(dict)
     """The nodes by what they are made from."""
     _kept: list[object] = Factory(list)
@@ -443,7 +368,6 @@ class Reached:
             content, uses = module_content(name)
             node = Node(f"module {name_of_module(name)}", shown_digest(content), content)
             self._add(key, thing, node)
-            self.watch.add(partial(_text_of, name))
             self._waiting.append((self._add_edges, node, ("", uses)))
         return self._known[key]
 
@@ -451,8 +375,7 @@ class Reached:
 
     def _follow(self, node: Node, thing: FunctionType | type) -> None:
         """Follow what a function or class of the user uses."""
-        uses = [*uses_of(thing)]
-        self.watch.add(partial(_state_of, thing, [each for use in uses for each in use.trail]))
+        uses = [*uses_of(thing)]  # at once, because to compare a value may run code of the user
         source, shown = SOURCES.of_class(thing) if isinstance(thing, type) else None, shown_name(thing)
         if source is None:
             self._add_edges(node, (shown, uses))
@@ -488,11 +411,12 @@ class Reached:
 
     def _follow_wrapper(self, node: Node, function: FunctionType) -> None:
         """Follow what a function of a library has wrapped. Its other variables may be caches, and do not count."""
-        for name, read in _wrapped_by(function):
-            [value] = read()
+        wrapped = {name: cell.cell_contents for name, cell in cells_of(function)}
+        if "__wrapped__" in vars(function):
+            wrapped["__wrapped__"] = vars(function)["__wrapped__"]
+        for name, value in wrapped.items():
             reached = self.value("", value)
             if self.named(value) is reached or (type(value) in CONTAINERS and reached.edges):
-                self.watch.add(read)
                 node.edges[f"variable {name}"] = reached
                 self._add_annotations(reached, value)
 
@@ -566,19 +490,6 @@ def _version_of(package: str) -> str:
     return versions([package])[package] or "of an unknown version"
 
 
-def _text_of(module: str) -> list[str]:
-    text = SOURCES.of(module)
-    return [] if text is None else [text.digest]
-
-
-def _wrapped_by(function: FunctionType) -> Iterator[tuple[str, Callable[[], list[Any]]]]:
-    """Yield the variables around a function of a library, and what it says that it has wrapped: how they are read."""
-    for name, cell in cells_of(function):
-        yield name, lambda cell=cell: [cell.cell_contents]  # type: ignore[misc]
-    if "__wrapped__" in vars(function):
-        yield "__wrapped__", lambda: [vars(function).get("__wrapped__")]
-
-
 def _without_folder(value: Any, module: str) -> Any:
     """Return a path without the folder of the module in which it is, if it is in it."""
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -588,10 +499,6 @@ def _without_folder(value: Any, module: str) -> Any:
     if text == folder or text.startswith(f"{folder}/"):
         return ("in the folder of the module", type(value).__name__, text[len(folder) :])
     return value
-
-
-CODES_KEPT = 256
-"""How many functions and classes have their code kept."""
 
 
 class NotComparable(Exception):
@@ -617,26 +524,13 @@ def code_of(function: Callable[..., Any]) -> Code:
     Raises:
         NotComparable: it is an object without structure; the caller's fault.
     """
-    known = _KEPT.get(id(function))
-    if known is not None and known[1].is_unchanged():
-        _KEPT[id(function)] = _KEPT.pop(id(function), known)  # another thread may have removed it
-        return known[2]
     reached = Reached()
     root = reached.root(function)
     reached.follow_all()
     if root.text.startswith(UNKNOWN):
         raise NotComparable(root.text.removeprefix(UNKNOWN))
     nodes = reachable(root)
-    code = Code(graph_digest(root, nodes), {PYTHON: PYTHON_VERSION, **parts_in(nodes)})
-    if isinstance(function, FunctionType | type):
-        _KEPT[id(function)] = function, reached.watch, code
-        while len(_KEPT) > CODES_KEPT:
-            _KEPT.popitem(last=False)
-    return code
-
-
-_KEPT: OrderedDict[int, tuple[object, Watch, Code]] = OrderedDict()
-"""By the identity of functions and classes, which are kept, too. The first one was used least recently."""
+    return Code(graph_digest(root, nodes), {PYTHON: PYTHON_VERSION, **parts_in(nodes)})
 
 
 # Digests of calls: whether a task has the same arguments as a task of an earlier run.
