@@ -343,21 +343,3 @@ def _printed(folder: Path, lines: str) -> str:
     )
     assert run.returncode == 0, run.stderr
     return run.stdout
-
-
-def test_each_task_gets_the_function_as_it_is_when_the_task_is_submitted(mw: mwpy.Master) -> None:
-    """The closure changes between two submissions."""
-    factor = 0
-
-    def multiply(x: int) -> int:
-        return factor * x
-
-    expected: dict[int, Any] = {}
-    for factor in (*range(5), 1):
-        for x in range(1, 5):
-            expected[mw.submit(mwpy.task(multiply, x))] = factor * x
-    found: dict[int, Any] = {}
-    while len(found) < len(expected):
-        mw.loop()
-        found |= {result.task_id: result.value for result in mw.results()}
-    assert found == expected

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -13,7 +12,6 @@ import pytest
 import mwpy
 from mwpy._values.algorithm import Registry, algorithm_of, find
 from mwpy._values.errors import AlgorithmUnavailable, UsageError
-from mwpy.app import master_algorithm, slave_algorithm
 
 
 def helper(x: int) -> int:
@@ -58,21 +56,6 @@ def test_a_function_of_a_module_travels_by_name() -> None:
     assert algorithm.reference == f"{__name__}:helper"
     assert find(algorithm.reference) is helper
     assert repr(algorithm) == f"<Algorithm {__name__}:helper>"
-
-
-def test_a_function_without_a_name_travels_by_value() -> None:
-    """These are lambdas, closures, partials, and functions whose name another function has taken."""
-
-    def inner() -> None: ...
-
-    shadow = types.FunctionType(helper.__code__, {}, "helper")
-    shadow.__module__ = __name__
-    absent = types.FunctionType(helper.__code__, {}, "nowhere")
-    absent.__qualname__ = "nowhere"
-    shadow.__qualname__ = "helper"
-    absent.__module__ = __name__
-    for function in (lambda: 0, inner, functools.partial(helper, 1), shadow, absent):
-        assert algorithm_of(function).reference == ""
 
 
 def test_a_wrapper_is_another_algorithm_than_the_wrapped_function() -> None:
@@ -128,19 +111,6 @@ def test_a_script_has_one_master_and_at_most_one_slave_algorithm() -> None:
     assert registry.master() is two
 
 
-def test_the_decorators_register_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`mwpy.main` uses the functions that the decorators mark."""
-    registry = Registry()
-    monkeypatch.setattr(sys.modules["mwpy.app"], "REGISTRY", registry)
-
-    def role(mw: object, argv: list[str]) -> int:
-        return 0
-
-    assert master_algorithm(role) is role
-    assert slave_algorithm(role) is role
-    assert registry.master() is registry.slave() is role
-
-
 class Scale:
     """An object with a method."""
 
@@ -149,6 +119,13 @@ class Scale:
 
     def times(self, number: int) -> int:
         return self.factor * number
+
+
+def _renamed(name: str) -> Callable[..., object]:
+    """A function that says it has a name in this module which it does not have."""
+    renamed = types.FunctionType(helper.__code__, {}, name)
+    renamed.__qualname__, renamed.__module__ = name, __name__
+    return renamed
 
 
 @pytest.mark.parametrize(
@@ -162,12 +139,15 @@ class Scale:
         ("a-b".split, False),
         (functools.partial(max, 3), False),
         (lambda: Scale, False),
+        (_renamed("helper"), False),
+        (_renamed("nowhere"), False),
     ],
 )
 def test_a_function_that_is_found_by_its_name_has_one_algorithm(function: Callable[..., object], by_name: bool) -> None:
     """Another algorithm at each call would mean another definition for each task. Functions by value are known by their
     pickle, and nothing may keep them and what they refer to."""
     assert (algorithm_of(function) is algorithm_of(function)) is by_name
+    assert bool(algorithm_of(function).reference) is by_name
     assert algorithm_of(function).function is function
 
 
@@ -191,16 +171,3 @@ def test_a_function_without_attributes_and_hash_can_be_an_algorithm() -> None:
             return 7
 
     assert algorithm_of(Odd()).function() == 7
-
-
-def test_a_slave_starts_no_computation() -> None:
-    """Elsewhere, the registry records that the script starts one."""
-    script = Registry()
-    script.enter("mwpy.main()")
-    assert script.used
-    slave = Registry(is_slave=True)
-    with pytest.raises(
-        UsageError, match=r"mwpy.main\(\) was called in a slave, .* under `if __name__ == \"__main__\":`"
-    ):
-        slave.enter("mwpy.main()")
-    assert not slave.used

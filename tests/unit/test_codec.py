@@ -130,26 +130,6 @@ def test_a_change_of_an_argument_after_submission_does_not_affect_the_task() -> 
     assert (args[0].sum(), kwargs) == (0, {"words": ["a"]})
 
 
-def test_lambdas_and_local_classes_are_pickled_by_value() -> None:
-    class Local:
-        answer = 42
-
-    function, kind = read(*CODEC.dumps_value((lambda x: x + 1, Local)))
-    assert (function(1), kind().answer) == (2, 42)
-
-
-def test_definitions_in_main_are_sent_by_value_only_from_a_repl(monkeypatch: pytest.MonkeyPatch) -> None:
-    main = types.ModuleType("__main__")
-    exec("def square(x): return x * x", vars(main))
-    monkeypatch.setitem(sys.modules, "__main__", main)
-    by_name, _ = CODEC.dumps_value(main.square)
-    by_value, _ = Codec({}).dumps_value(main.square)
-    del main.square
-    assert read(by_value)(3) == 9
-    with pytest.raises(AttributeError):
-        read(by_name)
-
-
 def test_a_cached_function_of_main_is_sent_with_an_empty_cache_only_from_a_repl(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -478,9 +458,3 @@ def test_a_generator_that_a_function_by_value_takes_along_is_named(made: object)
     generators: dict[type, None] = {}
     CODEC.dumps_function(lambda: made, "draw", None, generators)
     assert [*generators][:1] == [type(made)]
-
-
-def test_a_function_with_a_closure_that_cannot_be_pickled_is_named() -> None:
-    frame = sys._getframe()
-    with pytest.raises(ArgumentNotPicklable, match="peek must travel by value"):
-        CODEC.dumps_function(lambda: frame, "peek")

@@ -16,7 +16,6 @@ from typing import Any
 
 import attrs
 import cloudpickle
-import msgspec
 import numpy as np
 import pytest
 import zmq
@@ -24,7 +23,6 @@ import zmq
 from mwpy._system.own_code import differences, other_values, used_by
 from mwpy._values.algorithm import Initialized
 from mwpy._values.code import code_of
-from mwpy._values.installed import versions
 from mwpy._values.messages import ModuleCode
 from mwpy._values.sources import Sources
 
@@ -501,12 +499,6 @@ def test_only_the_names_in_a_function_by_value_count() -> None:
         "attrs": VERSION["attrs"],
     }
     assert used_by(lambda: cloudpickle, by_value=True).packages == {"cloudpickle": VERSION["cloudpickle"]}
-
-
-def test_a_missing_package_has_an_empty_version(tmp_path: Path) -> None:
-    """An empty name also has an empty version."""
-    expected = {"msgspec": msgspec.__version__, "no-such-package": "", "": ""}
-    assert versions(["msgspec", "no-such-package", ""]) == expected
 
 
 def test_the_modules_of_the_user_that_a_function_reaches(monkeypatch: pytest.MonkeyPatch) -> None:

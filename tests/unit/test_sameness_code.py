@@ -776,19 +776,6 @@ def _prepare_otherwise(size: int) -> int:
     return size + 2
 
 
-def test_an_initializer_that_failed_is_called_again() -> None:
-    given.clear()
-
-    def fail_at_first() -> float:
-        given.append(1)
-        return 1 / (len(given) - 1)
-
-    tried = _of_an_executor(max, fail_at_first)
-    with pytest.raises(ZeroDivisionError):
-        tried(3, 4)
-    assert (tried(3, 4), given) == (4, [1, 1])
-
-
 def test_executors_with_the_same_initializer_have_the_same_code() -> None:
     one, other = _of_an_executor(max, _prepare, 1), _of_an_executor(max, _prepare, 1)
     assert code_of(one) == code_of(other)

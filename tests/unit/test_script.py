@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mwpy._system.script import can_run_elsewhere, discards_result, is_child_of_multiprocessing, mentions_main
+from mwpy._system.script import discards_result, is_child_of_multiprocessing, mentions_main
 
 
 def discarded() -> bool:
@@ -47,12 +47,6 @@ def test_a_call_of_main_is_found_in_the_source(tmp_path: Path, text: str, found:
 
 def test_a_file_that_cannot_be_read_may_call_main() -> None:
     assert mentions_main("/nowhere/script.py")
-
-
-def test_a_script_in_a_file_can_run_in_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert can_run_elsewhere()
-    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
-    assert not can_run_elsewhere()
 
 
 def test_a_process_of_multiprocessing_knows_that_it_is_one() -> None:

@@ -49,14 +49,6 @@ def test_arrays_use_the_memory_of_the_file_and_are_read_only() -> None:
     assert array.ctypes.data % 64 == 0
 
 
-def test_a_later_change_of_the_object_does_not_reach_the_tasks() -> None:
-    mine = np.zeros(50_000)
-    shared = share(mine)
-    mine[:] = 1.0
-    array: Any = shared_objects.load(shared.shared.share.digest)
-    assert array.sum() == 0.0
-
-
 def test_each_task_gets_an_object_of_its_own_over_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is large without its arrays, and what cannot be changed, is one object for all tasks."""
     monkeypatch.setattr(shared_objects, "OWN_BYTES", 2000)

@@ -26,7 +26,6 @@ from mwpy._values.bounds import Buffer
 from mwpy._values.errors import ArgumentNotPicklable, UsageError
 from mwpy._values.messages import PART_BYTES, Share
 from mwpy._values.shares import Shared, SharedObject
-from mwpy._values.structure import digest_of
 from mwpy._values.task import Reference, ReferringBuffers
 
 CODEC = Codec()
@@ -143,11 +142,6 @@ def test_handles_of_equal_objects_are_equal_and_stand_for_one_object() -> None:
     assert len({first, second, other}) == 2
     assert first != other
     assert shared_objects.handle_of(first, CODEC) is first
-
-
-def test_a_handle_digests_by_the_content_of_its_object() -> None:
-    first, other = handle("a"), handle("b")
-    assert digest_of([first]) == digest_of([handle("a")]) != digest_of([other])
 
 
 def test_a_handle_says_that_only_a_task_gets_the_object() -> None:
