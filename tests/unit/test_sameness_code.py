@@ -306,6 +306,12 @@ def test_paths_below_the_folder_of_a_module_do_not_count(module: Modules) -> Non
             ["attribute k of app.f changed from 1 to 2"],
         ),
         ("def f(*a: int, b: int = 1, **c: int): return 1000000", "1000000", "1000001", ["function app.f changed"]),
+        (
+            "from mwpy._values.algorithm import Initialized\nf = Initialized('mark', print, (1,), max)",
+            "1",
+            "2",
+            ["arguments of the initializer changed"],
+        ),
     ],
 )
 def test_a_change_is_reported_where_it_is(
@@ -505,7 +511,15 @@ class Adder:
         return x, self.number
 
 
-def test_partials_methods_objects_classes_and_builtins_have_code() -> None:
+marks = itertools.count()
+"""Numbers of which each names another executor."""
+
+
+def _of_an_executor(function: Callable[..., object], initializer: Callable[..., object], argument: object) -> Any:
+    return Initialized(f"executor {next(marks)}", initializer, (argument,), function)
+
+
+def test_partials_methods_objects_classes_builtins_and_functions_of_executors_have_code() -> None:
     makers: list[Callable[[], Any]] = [
         lambda: functools.partial(parts, 1),
         lambda: functools.partial(parts, 2),
@@ -526,6 +540,10 @@ def test_partials_methods_objects_classes_and_builtins_have_code() -> None:
         lambda: "x".join,
         lambda: int,
         lambda: functools.singledispatch(parts),
+        *(
+            functools.partial(_of_an_executor, *each)
+            for each in itertools.product((max, min), (parts, changes), (1, 2))
+        ),
     ]
     digests = [code_of(make()).digest for make in makers]
     assert digests == [code_of(make()).digest for make in makers]
@@ -538,6 +556,7 @@ def test_partials_methods_objects_classes_and_builtins_have_code() -> None:
         lambda: Adder(iter(sys.stdout)),
         lambda: Adder(iter(sys.stdout)).__call__,
         lambda: functools.partial(max, sys.stdout),
+        lambda: _of_an_executor(max, parts, sys.stdout),
     ],
 )
 def test_an_object_without_structure_has_no_code(make: Callable[[], Any]) -> None:
@@ -751,49 +770,3 @@ def test_a_captured_reference_cannot_be_compared() -> None:
         return inner
 
     assert "mwpy.result(3) can be compared only as an argument" in str(parts(outer([result(TaskId(3))])))
-
-
-# ---- functions of executors with an initializer ----
-
-
-marks = itertools.count()
-"""Numbers of which each names another executor."""
-
-given: list[int] = []
-
-
-def _of_an_executor(
-    function: Callable[..., object] = max, initializer: Callable[..., object] = given.append, *initargs: object
-) -> Initialized:
-    return Initialized(f"executor {next(marks)}", initializer, initargs, function)
-
-
-def _prepare(size: int) -> int:
-    return size + 1
-
-
-def _prepare_otherwise(size: int) -> int:
-    return size + 2
-
-
-def test_executors_with_the_same_initializer_have_the_same_code() -> None:
-    one, other = _of_an_executor(max, _prepare, 1), _of_an_executor(max, _prepare, 1)
-    assert code_of(one) == code_of(other)
-
-
-def test_the_function_the_initializer_and_its_arguments_count() -> None:
-    made = [
-        _of_an_executor(max, _prepare, 1),
-        _of_an_executor(min, _prepare, 1),
-        _of_an_executor(max, _prepare_otherwise, 1),
-        _of_an_executor(max, _prepare, 2),
-    ]
-    codes = [code_of(each) for each in made]
-    assert len({code.digest for code in codes}) == len(codes)
-    [text] = changes(codes[0].parts, codes[3].parts)
-    assert text.startswith("arguments of the initializer changed")
-
-
-def test_an_initializer_without_structure_has_no_code() -> None:
-    with pytest.raises(NotComparable, match="has no structure"):
-        code_of(_of_an_executor(max, _prepare, sys.stdout))

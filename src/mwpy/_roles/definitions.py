@@ -88,7 +88,7 @@ DIGEST_DIGITS = 32
 """Hexadecimal digits of the digest of a pickle. Two different pickles never have the same digest."""
 
 LARGE_BYTES = 16 << 20
-"""If a pickle is larger, a notice names the variable that makes it large: it is pickled at each submission."""
+"""If a pickle is larger, a notice says so: it is pickled at each submission."""
 
 
 class Prepared(Algorithm):
@@ -119,8 +119,6 @@ class Definitions:
     """The algorithms that travel by name."""
     _digests: WeakValueDictionary[str, Defined] = Factory(WeakValueDictionary)
     """The algorithms that travel by value, by digest: those that the core keeps, or that something here refers to."""
-    _large: set[str] = Factory(set)
-    """The functions that were named because they are large."""
 
     def prepare(self, algorithm: Algorithm) -> Algorithm:
         """Return an algorithm that stays as it is now: it is not pickled again for each of its tasks.
@@ -191,9 +189,11 @@ class Definitions:
         references: dict[Reference, None] = {}
         generators: dict[type, None] = {}
         packed = self.codec.dumps_function(algorithm.function, algorithm.name, references, generators)
-        if len(packed) > LARGE_BYTES and self.notice is not None and algorithm.name not in self._large:
-            self._large.add(algorithm.name)
-            self.notice(self._text_of_large(algorithm, len(packed)))
+        if len(packed) > LARGE_BYTES and self.notice is not None:
+            self.notice(
+                f"{algorithm.name} travels by value with more than {LARGE_BYTES >> 20} MiB, which are pickled at each "
+                f"submission and kept by each slave: give the tasks mw.share(...) of a large object as an argument"
+            )
         digest = hashlib.sha256(packed).hexdigest()[:DIGEST_DIGITS]
         known = self._digests.get(digest)
         if known is None:
@@ -202,17 +202,6 @@ class Definitions:
             shares = [_captured(each, algorithm.name) for each in references]
             known = self._digests[digest] = self._number(algorithm, "", digest, packed, shares)
         return known
-
-    def _text_of_large(self, algorithm: Algorithm, size: int) -> str:
-        """Say what makes a function large, and what to do instead."""
-        from mwpy._transport.by_value import culprit_in
-
-        variable = culprit_in(algorithm.function, self.codec.found, LARGE_BYTES // 2)
-        return (
-            f"{algorithm.name} travels by value with {size >> 20} MB{f' ({variable})' if variable else ''}, which are "
-            f"pickled at each submission and kept by each slave: give the tasks mw.share(...) of the large object as "
-            f"an argument"
-        )
 
     def _number(
         self, algorithm: Algorithm, reference: str, digest: str, packed: bytes, shares: Sequence[SharedObject] = ()

@@ -12,9 +12,9 @@ import os
 import select
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import _lru_cache_wrapper, cache, lru_cache
+from functools import _lru_cache_wrapper, cache
 from importlib.machinery import PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from operator import attrgetter
@@ -25,7 +25,7 @@ from mwpy._values.algorithm import REGISTRY
 from mwpy._values.errors import ExitCode
 from mwpy._values.functions import cells_of, codes_in, named_by, names_assigned_in, names_of_globals
 from mwpy._values.options import QUEUED_VARIABLE, SCRIPT_VARIABLE, InVariable
-from mwpy._values.phrases import parsed
+from mwpy._values.phrases import literals_in, parsed
 
 STANDARD_INPUT = "<stdin>"
 """Python's name for the file of a script that it reads from standard input."""
@@ -178,8 +178,8 @@ class LoadedScript(InVariable, frozen=True):
         missing = (by_functions | other) - outside
         other.update(
             name
-            for name, literal in _literals_in(tree)
-            if name in by_functions and name in space and not _is_equal(space[name], literal)
+            for name, literal in literals_in(tree)
+            if name in by_functions and name in space and not is_equal(space[name], literal)
         )
         return {
             name: OTHER if name in other and can_travel(value) else value
@@ -286,17 +286,8 @@ def _bound_by(code: CodeType, *, inside: bool = False) -> Iterator[str]:
     return (name for each in codes_in(code) if each is not code for name in named_by(each, {"STORE_GLOBAL"}))
 
 
-def _literals_in(tree: ast.Module) -> Iterator[tuple[str, object]]:
-    """Yield the variables to which a module assigns a literal, with its value."""
-    for each in tree.body:
-        if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None:
-            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            with suppress(ValueError):
-                literal = ast.literal_eval(each.value)
-                yield from ((target.id, literal) for target in targets if isinstance(target, ast.Name))
-
-
-def _is_equal(value: object, literal: object) -> bool:
+def is_equal(value: object, literal: object) -> bool:
+    """Whether a variable has the value of a literal."""
     try:
         return type(value) is type(literal) and bool(value == literal)
     except Exception:  # it contains an object with its own comparison
@@ -347,32 +338,6 @@ def is_importable(module: ModuleType) -> bool:
     except (ImportError, ValueError):
         return False
     return there is not None and there.origin == spec.origin
-
-
-def is_literal(module: ModuleType, name: str) -> bool:
-    """Whether a variable of a module has the value that its text gives to it."""
-    literals, _ = _variables_of(getattr(module, "__file__", None) or "")
-    return name in literals and _is_equal(vars(module)[name], literals[name])
-
-
-def is_rebound(module: ModuleType, name: str) -> bool:
-    """Whether a function of a module binds a variable of it."""
-    _, rebound = _variables_of(getattr(module, "__file__", None) or "")
-    return name in rebound
-
-
-@lru_cache(maxsize=100)
-def _variables_of(file: str) -> tuple[Mapping[str, object], Collection[str]]:
-    """Return the variables to which the text of a module assigns literals, and those that its functions bind.
-
-    There are none if there is no text.
-    """
-    try:
-        tree = _parsed(file)
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return {}, ()
-    declared = (each for each in ast.walk(tree) if isinstance(each, ast.Global))
-    return dict(_literals_in(tree)), {name for each in declared for name in each.names}
 
 
 def _misses_a_global(function: Any, found: Mapping[str, object]) -> bool:

@@ -51,13 +51,13 @@ from mwpy._system.packages import generator_kinds, reduced
 from mwpy._system.script import (
     MAIN,
     finds,
+    is_equal,
     is_importable,
-    is_literal,
-    is_rebound,
     is_same,
 )
 from mwpy._transport.error_texts import reduced_error
 from mwpy._values.functions import cells_of, names_assigned_in, names_of_globals
+from mwpy._values.sources import SOURCES
 
 CONSTANTS = frozenset(map(type, (None, True, 1, 1.0, 1j, "", b"", ..., NotImplemented, Optional)))
 """The types of objects that cannot change."""
@@ -187,13 +187,17 @@ def _travels(function: FunctionType, name: str, found: Mapping[str, object] | No
         return not (name in assigned and name in (found or {})) and not is_same(name, space[name], found)
     if type(space[name]) not in CONSTANTS or name in assigned:
         return False
-    return not is_literal(sys.modules[space["__name__"]], name)
+    text = SOURCES.of(space["__name__"])
+    return text is None or name not in text.literals or not is_equal(space[name], text.literals[name])
 
 
 def _may_change(module: ModuleType, name: str) -> bool:
     """Whether a copy of a variable may differ from the variable itself."""
     value = vars(module)[name]
-    return is_rebound(module, name) if type(value) in CONSTANTS else not _is_imported(value)
+    if type(value) not in CONSTANTS:
+        return not _is_imported(value)
+    text = SOURCES.of(module.__name__)
+    return text is not None and name in text.rebound
 
 
 def _may_have_name(value: Any) -> bool:
@@ -287,18 +291,14 @@ def with_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Cach
     return cached
 
 
-# ---- what cannot travel, or is large --------------------------------------------------------------------------------
+# ---- what cannot travel ---------------------------------------------------------------------------------------------
 
 
-def culprit_in(thing: Any, found: Mapping[str, object] | None, least: int | None = None) -> str:
-    """Find a variable that cannot be pickled, or is large, in what travels with a function or an object.
-
-    Args:
-        least: how many bytes the pickle of a large variable has; None to find one that cannot be pickled.
+def culprit_in(thing: Any, found: Mapping[str, object] | None) -> str:
+    """Find a variable that cannot be pickled in what travels with a function or an object.
 
     Returns:
-        Which function uses it, its name, its type and its size if it is large, as a part of a sentence; empty if none
-        is found.
+        Which function uses it, its name and its type, as a part of a sentence; empty if none is found.
     """
     story, owner, seen = "", thing, set[int]()
     while owner is not None:
@@ -309,13 +309,9 @@ def culprit_in(thing: Any, found: Mapping[str, object] | None, least: int | None
                 continue
             seen.add(id(value))
             try:
-                size = len(dumps(value, found=found))
-                is_culprit = least is not None and size >= least
+                dumps(value, found=found)
             except Exception:  # pickle raises different classes of errors
-                is_culprit, size = least is None, 0
-            if is_culprit:
-                story = f"{user} uses {name}, a {type(value).__qualname__}{f' of {size >> 20} MB' if size else ''}"
-                owner = value
+                story, owner = f"{user} uses {name}, a {type(value).__qualname__}", value
                 break
     return story
 

@@ -580,25 +580,16 @@ def _argument_digest(value: object, resolve: Resolve | None) -> bytes:
     Raises:
         NotComparable: as `call_digest`.
     """
-    try:
-        return digest_of(value, _Named(resolve))
-    except Exception as error:  # also one of the user's own methods
-        raise NotComparable(reason_of(error)) from error
 
-
-@define(eq=False, repr=False)
-class _Named:
-    """Says how classes, functions and references count in arguments."""
-
-    resolve: Resolve | None
-
-    def __call__(self, thing: Any) -> bytes | None:
+    def named(thing: Any) -> bytes | None:
         if isinstance(thing, ResultReference):
-            if self.resolve is None:
+            if resolve is None:
                 raise NoStructure(f"{thing!r} has a meaning only in the arguments of a task")
-            return hash_of(b"result", self.resolve(thing.task_id))
-        if isinstance(thing, Shared):
-            return self._shared(thing)
+            return hash_of(b"result", resolve(thing.task_id))
+        if isinstance(thing, Shared):  # by its value, because its pickle can differ in another run
+            shared = thing.shared
+            shared.structure = shared.structure or hash_of(b"shared", digest_of(thing.value(), named))
+            return shared.structure
         if isinstance(thing, ModuleType):
             raise NoStructure(f"the module {thing.__name__} is no value")
         if isinstance(thing, type | FunctionType):
@@ -607,12 +598,10 @@ class _Named:
         name = library_name(thing)
         return None if name is None else hash_of(b"library", name.encode())
 
-    def _shared(self, handle: Shared) -> bytes:
-        """Return the digest of a shared object: that of its value, because its pickle can differ in another run."""
-        shared = handle.shared
-        if not shared.structure:
-            shared.structure = hash_of(b"shared", digest_of(handle.value(), self))
-        return shared.structure
+    try:
+        return digest_of(value, named)
+    except Exception as error:  # also one of the user's own methods
+        raise NotComparable(reason_of(error)) from error
 
 
 # What changed between two versions of code, in sentences.

@@ -8,7 +8,7 @@ import re
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 
 MAX_TEXT = 64 * 1024
@@ -171,3 +171,13 @@ def parsed(source: str | bytes, name: str = "<unknown>") -> ast.Module:
     """
     with compiling():
         return ast.parse(source, name)
+
+
+def literals_in(tree: ast.Module) -> Iterator[tuple[str, object]]:
+    """Yield the variables to which a module assigns a literal, with its value."""
+    for each in tree.body:
+        if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None:
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            with suppress(ValueError):
+                literal = ast.literal_eval(each.value)
+                yield from ((target.id, literal) for target in targets if isinstance(target, ast.Name))

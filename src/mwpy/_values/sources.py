@@ -24,7 +24,7 @@ from attrs import Factory, define
 
 from mwpy._values.functions import Chain, Import, Use, chains_in, functions_in, import_uses
 from mwpy._values.installed import is_interactive, is_own, origin_of
-from mwpy._values.phrases import compiling, parsed
+from mwpy._values.phrases import compiling, literals_in, parsed
 
 DIGITS = 16
 """Hexadecimal digits of a digest."""
@@ -52,6 +52,17 @@ class Text:
             return parsed(self.text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None
+
+    @cached_property
+    def literals(self) -> dict[str, object]:
+        """The variables to which it assigns a literal, with its value."""
+        return dict(literals_in(self.tree)) if self.tree is not None else {}
+
+    @cached_property
+    def rebound(self) -> set[str]:
+        """The variables that its functions bind."""
+        nodes = ast.walk(self.tree) if self.tree is not None else ()
+        return {name for each in nodes if isinstance(each, ast.Global) for name in each.names}
 
     @cached_property
     def _statements(self) -> dict[str, list[ast.stmt]]:
@@ -188,17 +199,7 @@ def _registered_by(statement: ast.stmt) -> set[str]:
 
 def _names_of(targets: list[ast.expr]) -> set[str]:
     """Return the variables of which expressions are items, attributes or the like."""
-    names: set[str] = set()
-    while targets:
-        target: Any = targets.pop()
-        if isinstance(target, ast.Tuple | ast.List):
-            targets += target.elts
-            continue
-        while isinstance(target, ast.Attribute | ast.Subscript | ast.Starred | ast.Call):
-            target = target.func if isinstance(target, ast.Call) else target.value
-        if isinstance(target, ast.Name):
-            names.add(target.id)
-    return names
+    return {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
 
 
 def normal_text(statements: Iterable[ast.AST]) -> str:
