@@ -16,7 +16,7 @@ import linecache
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from types import FunctionType
 from typing import Any
 
@@ -43,7 +43,8 @@ class Text:
         self.text = text
         self.digest = text_digest(text)
         self._lines = [*io.StringIO(text)]  # as Python counts lines; `splitlines` also splits at form feeds
-        self._used: dict[str, tuple[str, str, frozenset[Chain]]] = {}
+        self.definition = cache(self._definition)
+        self.class_at = cache(self._class_at)
 
     @cached_property
     def tree(self) -> ast.Module | None:
@@ -102,20 +103,18 @@ class Text:
                     found[name.asname or name.name.partition(".")[0]] = name.name if name.asname else "", ""
         return found
 
-    def definition(self, name: str) -> tuple[str, str, frozenset[Chain]]:
+    def _definition(self, name: str) -> tuple[str, str, frozenset[Chain]]:
         """Return what kind of thing a name is, the digest of all statements that set it or of where it is imported
         from, and the names in these statements; for a name that it does not define, empty texts."""
-        if name not in self._used:
-            statements = self._statements.get(name, [])
-            imported = self.imports.get(name) or (self.imports.get("*") if not statements else None)
-            text = "".join("".join(self._lines[_first_line(each) - 1 : each.end_lineno]) for each in statements)
-            own = [each for each in statements if getattr(each, "name", name) == name]
-            kind = _KINDS.get(type((own or statements)[-1]), "variable") if statements else "import" if imported else ""
-            digest = text_digest(" ".join((text, *(imported or ())))) if kind else ""
-            self._used[name] = kind, digest, _chains_in(statements)
-        return self._used[name]
+        statements = self._statements.get(name, [])
+        imported = self.imports.get(name) or (self.imports.get("*") if not statements else None)
+        text = "".join("".join(self._lines[_first_line(each) - 1 : each.end_lineno]) for each in statements)
+        own = [each for each in statements if getattr(each, "name", name) == name]
+        kind = _KINDS.get(type((own or statements)[-1]), "variable") if statements else "import" if imported else ""
+        digest = text_digest(" ".join((text, *(imported or ())))) if kind else ""
+        return kind, digest, _chains_in(statements)
 
-    def class_at(self, qualname: str) -> ast.ClassDef | None:
+    def _class_at(self, qualname: str) -> ast.ClassDef | None:
         """Return the last definition of a class."""
         node: Any = self.tree
         for name in qualname.replace(".<locals>", "").split("."):
