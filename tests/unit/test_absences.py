@@ -119,17 +119,6 @@ def test_an_idle_slave_starts_a_task_again_when_its_agent_has_been_away_for_anot
     assert master.sent == []
 
 
-def test_a_value_that_an_agent_brings_back_counts_also_if_its_task_was_given_to_others(master: Master) -> None:
-    """The task waits for a slave, because the only other one is busy."""
-    away_with_tasks(master, 2)
-    master.at(70.0)
-    master.now = 80.0
-    master.step(Returned(b"a", "there"))
-    assert [result.task_id for result in master.finish(1).results] == [1]
-    assert len(master.finish(2, peer=b"b").results) == 1
-    assert not [*master.core.state.jar.spans()]
-
-
 def test_an_agent_that_is_back_has_its_tasks_again_if_nobody_else_got_them(master: Master) -> None:
     """They go on as if their messages had only been late: nothing is said, and they are sent to no other slave."""
     master.join()
@@ -146,23 +135,6 @@ def test_an_agent_that_is_back_has_its_tasks_again_if_nobody_else_got_them(maste
         assert (master.sent, master.notices) == ([], [])
     assert [result.task_id for result in master.finish(1).results] == [1]
     assert not [*master.core.state.jar.spans()]
-
-
-def test_a_failure_that_an_agent_brings_back_does_not_count_if_its_task_runs_elsewhere(master: Master) -> None:
-    away_with_tasks(master, 1)
-    master.at(70.0)
-    assert master.sent == [1]
-    master.step(Returned(b"a", "there"))
-    assert master.finish(1, error=OSError()).results == []
-    assert len(master.finish(1, 2, peer=b"b").results) == 1
-
-
-def test_a_task_that_must_not_run_twice_waits_for_its_agent(master: Master) -> None:
-    away_with_tasks(master, 1, TaskPolicy(retry=False))
-    master.at(99.0)
-    assert master.sent == []
-    master.step(Returned(b"a", "there"))
-    assert len(master.finish(1).results) == 1
 
 
 def test_an_agent_that_comes_back_to_a_host_that_was_excluded_meanwhile_is_let_go(master: Master) -> None:

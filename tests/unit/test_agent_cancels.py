@@ -84,27 +84,6 @@ def test_a_recall_of_a_slave_that_was_given_up_changes_nothing(core: AgentCore) 
     assert actions.exit is ExitCode.EVICTED
 
 
-@pytest.mark.parametrize("started", [2, 3])
-def test_a_slave_that_still_runs_a_cancelled_task_is_killed_and_replaced(core: AgentCore, started: int) -> None:
-    """The death names no task. The slave gets no answer to the last recall, so that it cannot start a task.
-
-    If the cancelled task ended just before the kill, the slave wrote that it wants to start the next one.
-    """
-    cancel(core, 2, 1, 2)
-    assert held(core) == [3, 4, 5]
-    assert core.next_deadline() == SPARED_S
-    actions = look(core, 2)
-    assert (actions.kill, to_slaves(actions)) == ([1], [])
-    assert core.next_deadline() is None
-    core.handle(ExitSeen(1, by_sigkill=True), 0.2)
-    core.decide(0.2)
-    assert core.take_actions().collect == [1], "the end of a slave that the agent killed is no surprise"
-    core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, started), 0.2)
-    actions = core.take_actions()
-    assert to_master(actions) == [messages.SlaveDied(1, 0, Cause.CANCELLED, KILLED, NO_WORDS)]
-    assert actions.start == [3]
-
-
 def test_a_slave_that_has_started_the_next_task_is_not_killed(core: AgentCore) -> None:
     """The result of the cancelled task may still be in its journal."""
     cancel(core, 2, 2)

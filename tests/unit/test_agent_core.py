@@ -8,7 +8,6 @@ from tests.driven_agent import HELLO, WELCOME, agent, heard, results, slave_hear
 
 from mwpy._core.agent.child import (
     OVERWROTE,
-    UNREADABLE,
     AgentActions,
     AgentSettings,
     Disconnected,
@@ -124,18 +123,6 @@ def dies(core: AgentCore, started: int, cause: str = "killed by signal 9") -> me
     core.handle(SlaveExited(1, cause, NO_WORDS, started), 1.0)
     [died] = [each for each in to_master(core.take_actions()) if isinstance(each, messages.SlaveDied)]
     return died
-
-
-def test_a_slave_that_writes_nonsense_into_its_stream_is_killed(core: AgentCore) -> None:
-    """The end of such a slave counts like any other death, so the task that it ran is charged. The reason is named."""
-    core.handle(tasks(1), 0.0)
-    core.take_actions()
-    core.handle(Nonsense(1, UNREADABLE, "no message"), 0.0)
-    actions = core.take_actions()
-    assert actions.kill == [1]
-    assert actions.records == [records.Notice("slave 1 is killed: what it sent cannot be read: no message")]
-    cause = "killed by its agent because what it sent cannot be read: no message"
-    assert dies(core, 1) == messages.SlaveDied(1, 1, Cause.CRASH, cause, NO_WORDS)
 
 
 def test_a_slave_that_overwrites_shared_memory_is_killed(core: AgentCore) -> None:
@@ -266,13 +253,3 @@ def test_a_slave_that_finishes_its_last_task_may_log(core: AgentCore) -> None:
     actions = core.take_actions()
     assert to_master(actions) == [messages.Logged(1, [])]
     assert actions.kill == []
-
-
-def test_a_slave_that_logs_before_it_is_ready_is_killed() -> None:
-    core = AgentCore(AgentSettings(HELLO))
-    core.handle(heard(WELCOME), 0.0)
-    core.take_actions()
-    core.handle(slave_heard(messages.Logged(1, [])), 0.0)
-    actions = core.take_actions()
-    assert actions.kill == [1]
-    assert not to_master(actions)

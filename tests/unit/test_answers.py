@@ -104,17 +104,6 @@ def single() -> Asked:
 # ---- who gets an answer ----
 
 
-def test_an_inquirer_counts_nowhere(asked: Asked) -> None:
-    """It is no agent, it has no slaves, nothing is recorded, and what the master publishes is the same."""
-    asked.put(1, 5)
-    before = asked.core.counts()
-    assert isinstance(asked.ask(), messages.Status)
-    assert asked.core.counts() == before
-    assert not asked.core.state.members.agents
-    assert asked.actions.records == []
-    assert asked.core.admission.refusals == 0
-
-
 @pytest.mark.parametrize(
     ("question", "words"),
     [

@@ -129,15 +129,6 @@ def test_records_are_in_the_file_before_what_follows_is_called(path: Path) -> No
     assert found == [(7, 2)]
 
 
-def test_a_second_master_in_the_same_process_is_refused(path: Path) -> None:
-    with (
-        closing(opened(path)),
-        pytest.raises(RunDatabaseError, match="used by another master of this process: close that one first"),
-    ):
-        opened(path)
-    opened(path).close()
-
-
 def test_a_start_waits_for_a_master_that_was_just_killed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operating system gives back the locks of a killed process one after the other."""
     hold = "import sys; from pathlib import Path; from mwpy._system.locks import FileLock\n"

@@ -31,11 +31,6 @@ from mwpy._values.policy import Limits
 GROUPED = replace(WELCOME, result_group=1)
 """The master fixes how many results come at a time."""
 
-REASON = (
-    "killed by its agent because it ran task 2 for more than 1.5 s, its seconds_max: raise this limit, or give such "
-    "tasks less to do"
-)
-
 
 def send(core: AgentCore, first: int, *limits: Limits | None, now: float = 0.0) -> list[tuple[int, int | None]]:
     """The master sends tasks to slave 1, with consecutive ids from `first` on. Each is a span with its own limits.
@@ -80,19 +75,6 @@ def ends(core: AgentCore, started: int, *, now: float = 9.0) -> messages.SlaveDi
     core.handle(SlaveExited(1, "its end", NO_WORDS, started), now)
     [died] = [each.message for each in core.take_actions().to_master if isinstance(each.message, messages.SlaveDied)]
     return died
-
-
-def test_a_slave_is_killed_if_its_task_is_over_its_limit(core: AgentCore) -> None:
-    """The agent looks when the shortest limit has passed, and then when the task is over its limit."""
-    seconds(core, 1, 2.5, 1.5, None)
-    assert look(core, 2, 0.5, at=1.5) == AgentActions()
-    actions = look(core, 2, 0.5, at=2.0)
-    assert (actions.recall, actions.kill) == ([(1, None)], [])
-    core.handle(Recalled(1, 2, None), 2.001)
-    actions = core.take_actions()
-    assert (actions.kill, actions.to_slaves) == ([1], [])
-    died = ends(core, 2)
-    assert died == messages.SlaveDied(1, 2, Cause.TIME_LIMIT, REASON, NO_WORDS, [(1, 1, 1)])
 
 
 def test_the_time_of_a_stop_is_not_counted(core: AgentCore) -> None:
@@ -154,25 +136,6 @@ def measure(
     assert core.take_actions().measure == [(1, bound)]
     core.handle(Measured(1, started, used, kills), at)
     return core.take_actions()
-
-
-def test_a_slave_is_killed_if_its_task_uses_too_much_memory(core: AgentCore) -> None:
-    """It is measured at once, and then twice a second. The peak is a part of its last words."""
-    assert memory(core, 1, 1 << 30, 1 << 20) == [(1, 1 << 30)]
-    assert measure(core, 0, 5 << 20, at=0.0) == AgentActions()
-    assert measure(core, 1, 5 << 20, at=MEASURE_S) == AgentActions()
-    core.handle(results(1), 0.6)
-    core.take_actions()
-    actions = measure(core, 2, 3 << 19, at=2 * MEASURE_S)
-    assert (actions.recall, actions.limit_memory) == ([(1, None)], [(1, 1 << 20)])
-    core.handle(Recalled(1, 2, None), 1.0)
-    assert core.take_actions().kill == [1]
-    died = ends(core, 2)
-    assert (died.running, died.cause, died.words.peak_bytes) == (2, Cause.OUT_OF_MEMORY, 5 << 20)
-    assert died.reason == (
-        "killed by its agent because task 2 and its processes used 1.5 MiB of memory, more than 1.0 MiB, its "
-        "memory_max: raise this limit, or let such tasks need less"
-    )
 
 
 def test_the_kernel_enforces_the_largest_limit_of_the_tasks_that_a_slave_holds(core: AgentCore) -> None:

@@ -31,36 +31,6 @@ def given(driven: Driven) -> list[Given | None]:
     return [send.message.given for send in driven.actions.sends if isinstance(send.message, messages.Tasks)]
 
 
-def test_two_tasks_of_four_processors_run_on_eight() -> None:
-    driven = Driven()
-    driven.join(slaves=8, offers=offers(cpus=8))
-    driven.submit(3, policy=needing(cpus=4))
-    assert driven.sent == [1, 2]
-    assert given(driven) == [Given({"cpus": 4}, [0, 1, 2, 3]), Given({"cpus": 4}, [4, 5, 6, 7])]
-    driven.finish(1)
-    assert driven.sent == [3]
-
-
-def test_eight_tasks_of_two_gigabytes_do_not_run_on_four_at_once() -> None:
-    driven = Driven()
-    driven.join(slaves=8, offers=offers(cpus=8, memory=4 << 30))
-    policy = needing(memory="2 GB")
-    driven.submit(8, policy=policy)
-    assert driven.sent == [1, 2]
-    assert policy.limits is not None
-    assert policy.limits.memory == 2 << 30
-
-
-def test_each_gpu_is_given_to_one_task_at_a_time() -> None:
-    driven = Driven()
-    driven.join(slaves=8, offers=offers(cpus=8, gpus=4))
-    driven.submit(6, policy=needing(gpus=1))
-    assert [each.gpus for each in given(driven) if each] == [[0], [1], [2], [3]]
-    driven.finish(3, slave=3, seconds=9.0)
-    assert next(each.gpus for each in given(driven) if each) == [2]
-    assert driven.held("SLAVE-2") == [5]
-
-
 def test_a_slave_that_has_used_a_gpu_is_replaced_before_others_are_given_to_it() -> None:
     driven = Driven()
     driven.join(slaves=1, offers=offers(cpus=8, gpus=2))
@@ -233,20 +203,6 @@ def test_what_a_cancelled_task_was_given_is_free_when_its_slave_has_ended() -> N
     assert driven.core.state.members.slaves["SLAVE-0"].state is SlaveState.SHUTTING_DOWN  # type: ignore[index]
     driven.receive(messages.SlaveDied(1, 0, Cause.CANCELLED, "killed", NO_WORDS))
     assert driven.sent == [2]
-
-
-def test_what_a_cancelled_task_was_given_is_not_free_when_its_slave_gives_the_others_back() -> None:
-    driven = Driven()
-    driven.join(slaves=2, offers=offers(cpus=2, gpus=1))
-    driven.submit(1, policy=needing(gpus=1))
-    driven.finish(1, seconds=0.0001)
-    driven.submit(3, policy=needing(gpus=1))
-    assert driven.sent == [2, 3, 4]
-    driven.step(CancelTasks([(2, 1)], Running.KILL))
-    driven.receive(messages.Revoked(1, [3], [2], [1]))
-    assert not driven.sent
-    driven.receive(messages.SlaveDied(1, 0, Cause.CANCELLED, "killed", NO_WORDS))
-    assert driven.sent == [3, 4]
 
 
 def test_many_short_tasks_with_requirements_travel_together() -> None:

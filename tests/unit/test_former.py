@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from tests.driven_agent import (
-    DEFINITION,
     HELLO,
     WELCOME,
     agent,
@@ -107,15 +106,6 @@ def forgotten(edited: str = "", slave: int = 1) -> SlaveHeard:
     return slave_heard(messages.NextGeneration(slave, edited), slave=slave)
 
 
-def test_tasks_that_have_not_started_are_taken_back_and_the_running_one_goes_on(core: AgentCore) -> None:
-    actions = succeed(core)
-    assert actions.recall == [(1, UNBOUNDED)]
-    assert (actions.succeeds, actions.connect_to, core.leaving) == ("g1", "new", False)
-    assert said(actions) == "the master was started again: this agent joins its next generation"
-    assert recall(core) == [messages.Revoked(1, [6], [1], [1])]
-    assert join(core) == [messages.FormerTasks("g1", RUNNING, [5], [1])]
-
-
 def test_the_next_generation_learns_which_tasks_were_not_started_and_when_this_is_all(core: AgentCore) -> None:
     succeed(core)
     core.handle(heard(SECOND), 9.0)
@@ -162,28 +152,6 @@ def test_a_master_of_a_former_generation_is_passed_over(core: AgentCore) -> None
     assert core.settings.hello.generation == "g2"
 
 
-def test_a_result_of_the_former_generation_is_handed_over_and_the_slave_then_serves_the_next(core: AgentCore) -> None:
-    succeed(core)
-    recall(core)
-    join(core)
-    core.handle(heard(messages.Algorithms([DEFINITION])), 9.0)
-    assert to_slave(core.take_actions()) == [], (
-        "it may not know the new algorithms before it has forgotten the old ones"
-    )
-    actions = act(core, results(5))
-    [handover] = to_master(actions)
-    assert isinstance(handover, messages.Handover)
-    assert (handover.generation, handover.sid, handover.results.tasks) == ("g1", "SLAVE-1", [5])
-    assert to_slave(actions) == [messages.NextGeneration(1)]
-    actions = act(core, forgotten())
-    assert to_master(actions) == [messages.SlaveReady(1)]
-    assert to_slave(actions) == [messages.Algorithms([DEFINITION])]
-    core.handle(heard(messages.SlaveNamed(1, SlaveId("SLAVE-0"))), 11.0)
-    core.handle(tasks(5), 11.0)
-    core.take_actions()
-    assert isinstance(to_master(act(core, results(5)))[0], messages.Results)
-
-
 def test_an_old_result_that_comes_twice_is_no_result_of_a_new_task_with_the_same_id(core: AgentCore) -> None:
     """The agent has read it in the journal, and the slave sends it, too."""
     succeed(core)
@@ -223,14 +191,6 @@ def test_the_template_is_always_replaced_when_the_next_generation_has_accepted_t
     core.take_actions()
     assert not succeed(core).end_template
     assert joined(core).end_template
-
-
-def test_a_slave_that_ends_without_a_result_leaves_its_task_lost(core: AgentCore) -> None:
-    succeed(core)
-    recall(core)
-    join(core)
-    actions = act(core, SlaveExited(1, "signal 9", NO_WORDS, 1))
-    assert (to_master(actions), actions.start) == ([messages.FormerTasks("g1", LOST, [5], [1])], [2])
 
 
 def test_a_slave_is_killed_if_the_next_master_does_not_know_the_generation_of_its_task() -> None:

@@ -33,9 +33,6 @@ from mwpy._transport.stream import FRAMES_SLACK, Malformed, NotAccepted, Unreach
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import UsageError
 
-FOREVER_S = 900.0
-"""A timeout longer than the time limit of a test. A test that passes has not waited for it."""
-
 SOON, LATER = 0.0, CALM_S
 """Two values of the clock for `MasterLink.poll`, with a look at the connections between them."""
 
@@ -44,13 +41,6 @@ SOON, LATER = 0.0, CALM_S
 def ends() -> Iterator[Loopback]:
     with loopback() as ends:
         yield ends
-
-
-def quiet_master(ends: Loopback) -> Master:
-    """Return a master after its first look at its connections, so that `poll` can wait."""
-    master = ends.master()
-    assert master.link.poll(0.0, SOON) == []
-    return master
 
 
 def descriptors() -> set[str]:
@@ -444,23 +434,3 @@ def test_the_published_addresses_are_this_hosts() -> None:
         assert ipaddress.ip_address(address).version == 4
         with socket.socket(socket.AF_INET) as probe:
             probe.bind((address, 0))
-
-
-def test_an_interface_without_an_address_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = link._interface_addresses()
-    index = socket.if_nameindex()
-    long_name = "a name longer than an interface may have"
-    monkeypatch.setattr(socket, "if_nameindex", lambda: [(998, "nowhere0"), *index, (999, long_name)])
-    assert link._interface_addresses() == known
-
-
-def test_a_lost_peer_is_reported_once(ends: Loopback) -> None:
-    master, agent, peer = ends.pair()
-    other = ends.agent(master)
-    ends.hello(other, master)
-    ends.close(agent)
-    ends.until(lambda: master.gone, "end")
-    for _ in range(3):
-        master.look()
-    assert master.gone == [peer]
-    ends.hello(other, master, b"unharmed")

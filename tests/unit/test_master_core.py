@@ -6,29 +6,25 @@ import pytest
 from msgspec.structs import replace
 from tests.spans import MAX, span
 
-from mwpy._core.master import dispatch, members, state
+from mwpy._core.master import dispatch, members
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import (
     AllocateSlaves,
     Confirmed,
-    FreeSlave,
     MasterSettings,
     Received,
     ShutDown,
-    Stranger,
     Vanished,
-    Waiting,
 )
-from mwpy._values import groups, messages
+from mwpy._values import messages
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.messages import LogRow
 from mwpy._values.policy import TaskPolicy
-from mwpy._values.records import AgentBack, Notice, PeerDropped
+from mwpy._values.records import AgentBack, Notice
 from mwpy._values.task import SlaveKind
 
 
@@ -99,33 +95,6 @@ def test_tasks_for_agents_of_this_machine_do_not_wait_for_a_confirmation(
         _receive(core, messages.SlaveReady(number))
     core.submit([span(number, MAX, 1, b"x", buffers=(bytes(200),)) for number in (1, 2)])
     assert _busy(core) == [True, True]
-
-
-def test_an_agent_that_answers_its_tasks_and_confirms_nothing_is_dropped(
-    core: MasterCore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It gets tasks again when it has answered all, until too much waits for it. Its task then runs elsewhere."""
-    monkeypatch.setattr(members, "FEEDING_BYTES", 250)
-    monkeypatch.setattr(state, "MAX_WAITING_BYTES", 1000)
-    _connect(core, 1)
-    core.submit([span(number, MAX, 1, b"x", buffers=(bytes(200),)) for number in range(1, 21)])
-    answered, sent = 0, list[int]()
-    while _busy(core) == [True]:
-        answered += 1
-        sent += [sum(map(len, each.frames)) for each in core.take_actions().sends]
-        result = messages.Results(1, [answered], [1], [1], [0.1], [])
-        core.handle(Received(b"a", "here", result, [groups.payload(1, [b"\x05"])]), 0.0)
-        assert answered < 10
-    core.decide(0.0)
-    actions = core.take_actions()
-    assert 1000 + 2 * max(sent) < sum(sent) <= 1000 + 3 * max(sent)
-    [dropped] = [record for record in actions.records if isinstance(record, PeerDropped)]
-    assert dropped.reason.endswith("wait for it, because it reads nothing or does not confirm what it reads")
-    [notice] = [each.text for each in actions.records if isinstance(each, Notice) and "dropped" in each.text]
-    assert notice.startswith("AGENT-0 on host is dropped, and its tasks run elsewhere: ")
-    assert actions.disconnect == [b"a"]
-    _connect(core, 1, b"b")
-    assert _busy(core) == [True]
 
 
 def test_a_group_is_no_larger_than_the_largest_message(core: MasterCore) -> None:
@@ -270,65 +239,11 @@ def test_a_task_that_ends_one_fresh_agent_after_the_other_is_given_up(core: Mast
     assert unrunnable.reason.startswith("14 agents vanished while they had it, the last one while it ran nothing else")
 
 
-def test_the_notice_of_silence_names_strangers(core: MasterCore) -> None:
-    """A peer without the key is a likely reason why no slave connects."""
-    core.handle(Stranger("10.0.0.9", "it has no key of ours"), 0.0)
-    core.handle("something else", 0.0)  # type: ignore[arg-type]
-    core.submit(_tasks(1))
-    _notices(core, 0.0)
-    assert "Refused connections: 1, the last from 10.0.0.9: it has no key of ours" in _notices(core, 6.0)
-
-
-def test_the_notice_of_silence_names_agents_without_slaves_and_agents_that_left(core: MasterCore) -> None:
-    """The user must check different things in these cases."""
-    core.submit(_tasks(1))
-    _receive(core, messages.Hello("m", "g", "host", 1, "3.11", 1))
-    _notices(core, 0.0)
-    assert "1 agent is connected, but its slaves are not ready yet" in _notices(core, 6.0)
-    _receive(core, messages.Goodbye("evicted", Cause.EVICTED))
-    assert "All agents left, most often (1) because: evicted" in _notices(core, 60.0)
-
-
-def test_the_notice_of_silence_says_that_every_slave_is_ordered(core: MasterCore) -> None:
-    """When the slave is freed, it runs the task, and no more slaves are needed."""
-    core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
-    _connect(core, 1)
-    core.submit(_tasks(1))
-    assert _notices(core, 0.0) == ""  # an ordered slave connected: that is progress
-    assert _notices(core, 1.0) == ""
-    assert "all slaves are ordered or freed" in _notices(core, 6.0)
-    core.obey(FreeSlave(SlaveId("SLAVE-0")))
-    core.decide(7.0)
-    assert core.counts().slaves_needed == 0
-
-
-def test_the_notice_of_silence_says_that_the_loop_cannot_return(core: MasterCore) -> None:
-    """`mw.loop()` without a task would wait forever. If an ordered slave is wanted, the loop waits for this slave."""
-    _connect(core, 1)
-    core.waiting = Waiting.FOREVER
-    _notices(core, 0.0)
-    assert "it cannot return" in _notices(core, 6.0)
-    core.obey(AllocateSlaves(2, SlaveKind.ORDERED))
-    assert _notices(core, 60.0) == ""
-    assert _notices(core, 61.0) == ""
-    assert "1 more ordered slaves are wanted" in _notices(core, 66.0)
-
-
 def test_a_transition_that_the_table_does_not_have_is_an_internal_error(core: MasterCore) -> None:
     """The message names the agent, and its state."""
     _connect(core, 1)
     with pytest.raises(InternalError, match="AGENT-0 is connected, which cannot come back"):
         core.state.record(AgentBack("AGENT-0", "here"))
-
-
-def test_what_tasks_have_logged_is_given_out_with_its_slave(core: MasterCore) -> None:
-    """A slave that is gone has logged nothing."""
-    _connect(core, 1)
-    row = LogRow(1, "f", 1.0, 20, "app", "text", "/app.py", 1, "f", "")
-    for number in (1, 2):
-        _receive(core, messages.Logged(number, [row]))
-    [group] = core.take_actions().logged
-    assert (group.sid, group.host, group.rows) == ("SLAVE-0", "host", [row])
 
 
 @pytest.mark.parametrize(

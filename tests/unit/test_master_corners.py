@@ -8,8 +8,7 @@ from tests.driven import Driven
 from tests.spans import MAX, MIN, span
 
 from mwpy._core.master import tasks
-from mwpy._core.master.core import UNLIMITED
-from mwpy._core.master.state import AllocateSlaves, FreeSlave, Vanished
+from mwpy._core.master.state import AllocateSlaves, FreeSlave
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
@@ -39,18 +38,6 @@ def test_a_failure_that_contains_no_error_costs_its_agent_the_connection(master:
     assert dropped.reason == "Results: a failure without a description"
     master.join(b"b")
     assert master.sent == [1]
-
-
-def test_unstarted_tasks_that_an_evicted_agent_returns_run_elsewhere(master: Driven) -> None:
-    """This includes tasks with `retry=False`, because they were never started."""
-    group_of_two(master)
-    master.submit(2, policy=TaskPolicy(retry=False))
-    master.receive(messages.Leaving("evicted", Cause.EVICTED))
-    master.receive(messages.Revoked(1, [2], [1], [1]))
-    actions = master.receive(messages.Goodbye("evicted", Cause.EVICTED))
-    assert [task.task_id for task in actions.unrunnable] == [1]
-    master.join(b"b")
-    assert master.held("SLAVE-1") == [2]
 
 
 def test_a_freed_slave_becomes_ordered_again_if_an_ordered_slave_is_missing(master: Driven) -> None:
@@ -140,21 +127,3 @@ def test_slaves_that_end_with_their_agent_cause_no_notice(master: Driven) -> Non
     assert master.actions.records == [
         records.SlaveEnded(SlaveId("AGENT-0/2"), Cause.EVICTED, "exit code 0", "", NO_WORDS)
     ]
-
-
-def test_an_agent_that_was_stopped_says_so_when_it_comes_back(master: Driven) -> None:
-    """The master corrects the cause of what it lost."""
-    master.submit()
-    master.step(Vanished(b"a", 31.0))
-    master.receive(messages.Hello("m", "g", "host", 1, "3.11", 1, resumed="AGENT-0"), peer=b"b")
-    [explained] = master.of(records.LossesExplained)
-    assert (explained.agent, explained.sids, explained.cause) == ("AGENT-0", ["SLAVE-0"], Cause.SUSPENDED)
-
-
-def test_a_master_that_runs_tasks_itself_says_once_that_it_enforces_no_limit() -> None:
-    master = Driven(in_this_process=True)
-    notices: list[str] = []
-    for policy in (TaskPolicy(), TaskPolicy.of(seconds_max=1), TaskPolicy.of(seconds_max=1)):
-        master.submit(policy=policy)
-        notices += master.notices
-    assert notices == [UNLIMITED]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from itertools import pairwise
 
 import pytest
 from attrs import evolve
@@ -379,18 +378,6 @@ def test_a_master_that_cannot_be_asked_is_asked_again_after_growing_pauses(crowd
     assert crowded.look().say == ["A: its master answers again"]
 
 
-def test_the_job_of_another_computation_leaves_while_a_master_does_not_answer(crowded: Desk) -> None:
-    crowded.core.handle(Drained("a", ["1.3"], "no answer"), crowded.now)
-    crowded.watch("b")
-    crowded.gone("1.3")
-    crowded.write("a", slaves_needed=0)
-    crowded.look()
-    crowded.at_work("b", "2.0", "2.1")
-    crowded.core.handle(Drained("a", ["1.3"], "no answer"), crowded.now)
-    crowded.watch("c", slaves_needed=1, priority=1)
-    assert crowded.look().drain == {"b": ["2.1", "2.0"]}, "one for the limit, and one for c"
-
-
 def test_a_master_is_asked_again_about_a_job_that_does_not_leave(crowded: Desk) -> None:
     """It had perhaps lost its connection. A report does not repeat."""
     crowded.watch("b", slaves_needed=1)
@@ -468,16 +455,6 @@ def failing(desk: Desk, *job_ids: str, outcome: Outcome = DIED) -> OverseerActio
     desk.look()
     desk.gone(*job_ids, outcome=outcome)
     return desk.look()
-
-
-def test_a_complaint_is_repeated_every_ten_minutes_while_it_lasts(desk: Desk) -> None:
-    desk.watch(slaves_needed=4)
-    desk.look()
-    desk.age_s = 901.0
-    said_at = [at for at in range(0, 7200, 10) if "pauses: the resource file" in said(desk.look(10.0))]
-    gaps = [later - earlier for earlier, later in pairwise(said_at)]
-    assert said_at[0] == 0
-    assert gaps == [300, *[600] * 11]
 
 
 def test_three_jobs_that_fail_at_their_start_pause_the_submissions(desk: Desk) -> None:
@@ -807,15 +784,3 @@ def test_rounds_are_close_together_while_the_jobs_of_a_finished_computation_end(
     assert [desk.core.is_due(desk.now + late_s) for late_s in (1.0, 2.0)] == [False, True]
     desk.look(61.0)
     assert [desk.core.is_due(desk.now + late_s) for late_s in (2.0, 9.0, 10.0)] == [False, False, True]
-
-
-def test_a_held_job_gives_up_its_place_before_one_that_runs_and_never_connects() -> None:
-    desk = Desk(max_jobs=3)
-    desk.watch("a", slaves_needed=0, priority=1, connected_jobs={"1.2": 1})
-    desk.watch("b", slaves_needed=0)
-    for job, state in ("1.0", HELD), ("1.1", RUNNING), ("1.2", RUNNING):
-        desk.job(job, state)
-    desk.look()
-    desk.look(600.0)
-    desk.write("b", slaves_needed=1)
-    assert desk.look().remove == ["1.0"]

@@ -7,7 +7,7 @@ import pytest
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
 from mwpy._values.last_words import NO_WORDS, Death, LastWords, story_of
-from mwpy._values.phrases import amount, bytes_in, duration
+from mwpy._values.phrases import amount, duration
 
 
 @pytest.mark.parametrize(
@@ -16,29 +16,6 @@ from mwpy._values.phrases import amount, bytes_in, duration
 )
 def test_an_amount_of_memory_as_a_text_for_people(count: int, text: str) -> None:
     assert amount(count) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("5", 5),
-        ("4 GB", 4 << 30),
-        ("1.5g", 3 << 29),
-        ("80MiB", 80 << 20),
-        (" 2 kb ", 2048),
-        ("1T", 1 << 40),
-        ("9 B", 9),
-    ],
-)
-def test_an_amount_of_memory_as_people_write_it(text: str, count: int) -> None:
-    """A unit has 1024 of the smaller unit."""
-    assert bytes_in(text) == count
-
-
-@pytest.mark.parametrize("text", ["", "GB", "4 XB", "-1", "4  GB", "1e9", "four"])
-def test_a_text_that_is_no_amount_of_memory_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError, match="must be a number of bytes, such as 4000000000, 512 MB or 4 GB"):
-        bytes_in(text)
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,11 @@ import pytest
 from tests.unit.test_checkpoints import Master
 
 import mwpy
-from mwpy._core.master.state import CancelTasks, Running, TakeReports
+from mwpy._core.master.state import TakeReports
 from mwpy._transport.codec import Codec
 from mwpy._values import messages
 from mwpy._values.bounds import MAX_REPORT_BYTES, SlaveId, TaskId
-from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
-from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messagepack import as_pickle, encode
 from mwpy._values.messages import Report, check
 
@@ -59,23 +57,6 @@ def test_the_newest_report_of_each_task_is_given_out_once_oldest_first(master: M
     newest = found[1]
     assert (newest.sid, newest.host, newest.seconds, newest.tag) == ("SLAVE-0", "host", 2.5, None)
     assert repr(newest) == "<Report of task 1, attempt 1, on SLAVE-0 after 2.5 s, tag=None>"
-
-
-@pytest.mark.parametrize("how", ["result", "killed", "finishing", "lost", "agent lost"])
-def test_a_report_does_not_count_when_its_attempt_has_ended(master: Master, how: str) -> None:
-    """The reports of other tasks stay."""
-    report(master, 1, peer=b"1", loss=1.0)
-    report(master, 2, peer=b"2", loss=2.0)
-    match how:
-        case "result":
-            master.finish(1, peer=b"1")
-        case "killed" | "finishing":
-            master.step(CancelTasks([(1, 1)], Running.KILL if how == "killed" else Running.FINISH))
-        case "lost":
-            master.tell(messages.SlaveDied(1, 1, Cause.CRASH, "why", NO_WORDS), peer=b"1")
-        case _:
-            master.tell(messages.Goodbye("evicted", Cause.EVICTED), peer=b"1")
-    assert shown(taken(master)) == [(2, 1, {"loss": 2.0})]
 
 
 @pytest.mark.parametrize("frames", [[], [b"x", b"y"], [bytes(MAX_REPORT_BYTES + 1)]])

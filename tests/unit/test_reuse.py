@@ -146,40 +146,6 @@ def test_a_task_that_was_answered_ends_at_once_with_its_old_provenance() -> None
     assert (tasks.first, tasks.count, tasks.rows, tasks.places, tasks.keys) == (2, 1, [5], [0], _keys([11]))
 
 
-def test_items_are_matched_one_by_one_whatever_the_portions_were() -> None:
-    file = File()
-    file.generation(1, [*range(10)])
-    file.answer(1, 5, [9, 2, 3, 4])
-    file.answer(1, 6, [10])
-    file.reuse.begin()
-    assert file.submit([9, 8, 3, 0], packed=True) == [4]
-    assert file.submit([1, 2], packed=True) == []
-    results = file.core.take_actions().results
-    assert [(each.task_id, each.value) for each in results] == [
-        (1, "value 0 of row 6"),
-        (2, "value 0 of row 5"),
-        (3, "value 3 of row 5"),
-        (5, "value 1 of row 5"),
-        (6, "value 2 of row 5"),
-    ]
-
-
-def test_tasks_that_were_answered_at_once_are_recorded_first_and_keep_their_positions() -> None:
-    """A second generation submits equal calls, and only the second one is answered from the file."""
-    file = File()
-    file.generation(1, [7, 7])
-    file.answer(1, 5, [2])
-    file.reuse.apply(EarlierAlgorithm(2, 0, "square", CODE, {}))
-    file.reuse.apply(EarlierTasks(2, 2, 1, 0, _keys([7])))
-    file.reuse.apply(EarlierTasks(2, 1, 1, 0, _keys([7])))
-    file.reuse.apply(EarlierTasks(2, 3, 1, 0, _keys([8])))
-    file.answer(2, 6, [1, 3])
-    file.reuse.begin()
-    assert file.submit([7, 7, 8]) == []
-    results = file.core.take_actions().results
-    assert [each.value for each in results] == ["value 0 of row 6", "value 0 of row 5", "value 1 of row 6"]
-
-
 def test_answers_of_other_code_are_not_used_and_one_notice_says_what_changed() -> None:
     file = File()
     file.generation(1, [7])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from attrs import define
 from msgspec.structs import replace
-from tests.spans import held_by, ids_of
+from tests.spans import held_by
 from tests.unit.test_reuse import CODE, File
 
 from mwpy._core.master.algorithms import Defined
@@ -16,13 +16,12 @@ from mwpy._core.master.state import Actions, Received, Stored, Stranger, Waiting
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
-from mwpy._values.earlier import EarlierAlgorithm, EarlierTasks, FormerAgent
+from mwpy._values.earlier import FormerAgent
 from mwpy._values.errors import ProtocolError
 from mwpy._values.messagepack import encode
 from mwpy._values.messages import AlgorithmDefinition, Results
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import AlgorithmDefined
-from mwpy._values.shares import plain_keys
 
 SQUARE = AlgorithmDefined(AlgorithmDefinition(0, "square", "app:square", "", "3.11", {}), b"", CODE, {"body": CODE})
 FAILURE = Codec().dumps_failure(ValueError("no"))
@@ -97,10 +96,6 @@ def master() -> Successor:
     return master
 
 
-def answered(actions: Actions) -> list[records.TasksAnswered]:
-    return [each for each in actions.records if isinstance(each, records.TasksAnswered)]
-
-
 def test_an_agent_learns_that_its_master_was_started_again(master: Successor) -> None:
     master.receive(messages.Hello("m", "first", "host", 1, "3.11", 1, session="s", handled=3), b"back")
     [send] = master.core.take_actions().sends[-1:]
@@ -121,40 +116,6 @@ def test_a_result_is_no_answer_before_it_is_in_the_file(master: Successor) -> No
     assert master.submit([1]) == [1]
 
 
-def test_tasks_that_are_pending_end_when_their_results_are_in_the_file(master: Successor) -> None:
-    assert master.submit([6, 5, 4, 9]) == [1, 2, 3, 4]
-    actions = master.bring_and_store([4, 5])
-    assert {each.task_id: each.value for each in actions.results} == {
-        2: f"value 1 of row {ROW}",
-        3: f"value 0 of row {ROW}",
-    }
-    assert {each.tag for each in actions.results} == {"tag 5", "tag 4"}
-    [record] = answered(actions)
-    assert [(each.first, each.count) for each in record.tasks] == [(2, 1), (3, 1)]
-    assert (record.sid, record.results.tasks) == (None, [2, 3])
-    jar = master.core.state.jar
-    assert (jar.ends.reused, jar.ended, jar.runnable, jar.pending.count) == (2, 2, 2, 2)
-    assert ids_of(jar.spans()) == [1, 4]
-
-
-def test_a_task_that_runs_elsewhere_is_answered_and_its_attempt_is_killed(master: Successor) -> None:
-    master.connect(b"b", slaves=2)
-    master.submit([1, 2, 3, 4])
-    master.act()
-    assert (held_by(master.core, "SLAVE-0"), held_by(master.core, "SLAVE-1")) == ([1, 2], [3, 4])
-    actions = master.bring_and_store([2, 3, 4])
-    assert sorted(each.task_id for each in actions.results) == [2, 3, 4]
-    cancels = [each.message for each in actions.sends if each.peer == b"b"]
-    assert cancels == [messages.Cancel([2], [1], kill=True), messages.Cancel([3], [2], kill=True)]
-    assert held_by(master.core, "SLAVE-0") == [1]
-    assert held_by(master.core, "SLAVE-1") == []
-    states = [slave.state.name for slave in master.core.state.members.slaves.values()]
-    assert states == ["BUSY", "IDLE"]
-    late = Results(2, [3], [1], [1], [0.1], [])
-    master.receive(late, b"b", [groups.payload(1, [encode(0)])])
-    assert master.core.take_actions().results == []
-
-
 def test_a_failure_ends_no_task_if_failed_tasks_run_again(master: Successor) -> None:
     master.reuse.rerun_failed = True
     master.submit([1, 2])
@@ -169,19 +130,6 @@ def test_results_that_do_not_count_are_left_out(master: Successor) -> None:
     assert record.results.tasks == [2, 5]
     assert master.bring([2], generation="first") != []
     assert master.bring([1]) == []
-
-
-def test_equal_calls_are_answered_by_their_position(master: Successor) -> None:
-    master = Successor()
-    master.connect()
-    master.reuse.apply(EarlierAlgorithm(2, 0, "square", CODE, {}))
-    keys = plain_keys([encode((each,)) for each in (7, 7, 7)])
-    master.reuse.apply(EarlierTasks(2, 1, 3, 0, keys))
-    master.reuse.names = {"second": 2}
-    master.reuse.begin()
-    master.submit([7, 7, 7, 7])
-    actions = master.bring_and_store([2], generation="second")
-    assert [each.task_id for each in actions.results] == [2]
 
 
 @pytest.mark.parametrize(
