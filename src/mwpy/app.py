@@ -35,8 +35,7 @@ from mwpy._values.options import (
     job_end,
     parse,
 )
-from mwpy._values.policy import FailureLimit, MaxFailures, Policies, check_keywords, check_seconds
-from mwpy._values.requires import offers_text
+from mwpy._values.policy import FailureLimit, Policies, check_keywords
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -416,30 +415,14 @@ def local_master(
         >>> total = sum(mw.map(lambda x: x * x, range(100)))   # doctest: +SKIP
         >>> mw.close()                                         # doctest: +SKIP
     """
+    given = {**locals()}
+    del given["policy"]
     REGISTRY.enter("mwpy.open()")
-    check_keywords("mwpy.open()", ("slaves", *(local_master.__kwdefaults__ or ())), policy)
-    most, lifetime = MaxFailures.of(max_failures), check_seconds("lifetime", lifetime)
+    check_keywords("mwpy.open()", given, policy)
     from mwpy._roles.computation import place_of, start_local
 
-    place = place_of(
-        slaves,
-        resource_file,
-        system,
-        max_jobs,
-        overseer_options,
-        slave_max_tasks=slave_max_tasks,
-        slave_max_memory=slave_max_memory,
-        slave_start_timeout=slave_start_timeout,
-        slave_start=slave_start,
-        run_database=run_database,
-        run_database_sync=run_database_sync,
-        rerun=rerun,
-        reuse_changed_code=reuse_changed_code,
-        run_database_notices=run_database_notices,
-        offers=offers_text(offers),
-        run_offers=offers_text(run_offers),
-    )
-    options = evolve(place.options, max_failures=most, lifetime=lifetime, job_end=job_end(os.environ))
+    place = place_of(**given)
+    options = evolve(place.options, job_end=job_end(os.environ))
     computation = start_local(evolve(place, options=options))
     from mwpy._transport.codec import codec_of  # while the agent starts
     from mwpy.master import LocalMaster

@@ -31,8 +31,6 @@ from queue import Empty
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
-from attrs import evolve
-
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.state import Actions, CancelTasks, GiveResult, HoldResults, ReleaseResults, Running
 from mwpy._roles.computation import Computation, follow_cells, place_of, start_local
@@ -588,34 +586,22 @@ class Executor(concurrent.futures.Executor):
         reuse_changed_code: bool = False,
         **policy: Unpack[Policies],
     ) -> None:
+        given = {**locals()}
+        for name in ("self", "policy"):
+            del given[name]
         REGISTRY.enter("mwpy.Executor()")
-        wrap, shown = _wrap(initializer, initargs), progress_of(progress, "tasks")
-        check_keywords("mwpy.Executor()", ("slaves", *(Executor.__init__.__kwdefaults__ or ())), policy)
-        place = place_of(
-            slaves,
-            resource_file,
-            system,
-            max_jobs,
-            overseer_options,
-            slave_max_tasks=slave_max_tasks,
-            slave_max_memory=slave_max_memory,
-            slave_start_timeout=slave_start_timeout,
-            slave_start=slave_start,
-            run_database=run_database,
-            run_database_sync=run_database_sync,
-            rerun=rerun,
-            reuse_changed_code=reuse_changed_code,
-        )
-        here, is_open = place.slaves, place.options.resource_file is not None
-        if here is not None and (not hasattr(here, "__index__") or here < (0 if is_open else 1)):
-            raise UsageError(f"an executor cannot have {slaves!r} slaves: give 1 or more, or None for one per core")
-        here = count_cores() if here is None else here
+        check_keywords("mwpy.Executor()", given, policy)
+        wrap = _wrap(given.pop("initializer"), given.pop("initargs"))
+        shown = progress_of(given.pop("progress"), "tasks")
+        place = place_of(**given, least=1)
+        here = count_cores() if place.slaves is None else place.slaves
 
         def begin() -> tuple[MasterIo, Codec, Computation]:
-            computation = start_local(evolve(place, slaves=here))
+            computation = start_local(place)
             return computation.access.io, codec_of(place.script), computation
 
-        self._start(Tasks(begin, wrap, shown, policy), here + (max_jobs if is_open else 0))
+        elsewhere = 0 if place.options.resource_file is None else max_jobs
+        self._start(Tasks(begin, wrap, shown, policy), here + elsewhere)
 
     def _start(self, tasks: Tasks, most: int) -> None:
         self._max_workers = most  # some libraries ask each executor for this

@@ -15,7 +15,7 @@ from mwpy._core.master.state import AllocateSlaves, FreeSlave, TakeReports, Tell
 from mwpy._core.master.totals import summary_of
 from mwpy._roles.computation import CellTasks, Computation, follow_cells
 from mwpy._roles.inbox import USED_BY_A_TASK, Access, Inbox, LoopCounts, kind_of_slave, whole_number
-from mwpy._roles.maps import Call, MapItems, MapRun, items_of, items_of_starmap, sizes_of
+from mwpy._roles.maps import Call, MapItems, MapRun, items_of, sizes_of
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.progress import Figures, Progress, ShowProgress, progress_of, total_of
 from mwpy._roles.submission import Calls, algorithm_of_call, check_map_key
@@ -262,8 +262,8 @@ class Master:
             >>> sum(mw.map(square, range(1000)))               # doctest: +SKIP
             332833500
         """
-        items = self._items(function, iterables, policy)
-        return self._values(function, items, iterables, chunksize, progress, total)
+        settings: Any = {"values": True, "sizes": sizes_of(chunksize)}
+        return self._map(function, iterables, policy, progress, total, ordered=True, **settings)
 
     @overload
     def starmap(
@@ -299,8 +299,8 @@ class Master:
             >>> list(mw.starmap(pow, [(2, 5), {"base": 3, "exp": 2}]))  # doctest: +SKIP
             [32, 9]
         """
-        source = self._star_items(function, items, policy)
-        return self._values(function, source, (items,), chunksize, progress, total)
+        settings: Any = {"values": True, "sizes": sizes_of(chunksize)}
+        return self._map(function, (items,), policy, progress, total, star=True, ordered=True, **settings)
 
     @overload
     def imap_unordered(
@@ -331,8 +331,8 @@ class Master:
         **policy: Unpack[Policies],
     ) -> Generator[R, None, None]:
         """Like `map` with one iterable, but yield the values as they arrive."""
-        items = self._items(function, (iterable,), policy)
-        return self._values(function, items, (iterable,), chunksize, progress, total, ordered=False)
+        settings: Any = {"values": True, "sizes": sizes_of(chunksize)}
+        return self._map(function, (iterable,), policy, progress, total, ordered=False, **settings)
 
     @overload
     def map_results(
@@ -394,8 +394,8 @@ class Master:
             >>> points = mwpy.grid(mass=[1, 2], charge=range(3))       # doctest: +SKIP
             >>> table = mwpy.to_frame(mw.map_results(simulate, points))  # doctest: +SKIP
         """
-        items, name = self._items(function, iterables, policy), algorithm_of(function).name
-        return self._results(name, items, iterables, ordered, max_failures, progress, total)
+        most = MaxFailures.of(max_failures)
+        return self._map(function, iterables, policy, progress, total, ordered=ordered, max_failures=most)
 
     @overload
     def starmap_results(
@@ -440,8 +440,8 @@ class Master:
             >>> points = [{"mass": 1}, {"mass": 1, "charge": 2}]       # doctest: +SKIP
             >>> table = mwpy.to_frame(mw.starmap_results(simulate, points))  # doctest: +SKIP
         """
-        source, name = self._star_items(function, items, policy), algorithm_of(function).name
-        return self._results(name, source, (items,), ordered, max_failures, progress, total)
+        most = MaxFailures.of(max_failures)
+        return self._map(function, (items,), policy, progress, total, star=True, ordered=ordered, max_failures=most)
 
     def as_completed(
         self,
@@ -476,7 +476,8 @@ class Master:
             return self._calls.terms(algorithm_of_call(call, "mw.as_completed"), policy), call.args, call.kwargs
 
         items = MapItems(iter(calls), call_of)
-        return self._results("tasks", items, (calls,), False, max_failures, progress, total)
+        shown, count, most = progress_of(progress, "tasks"), total_of(total, (calls,)), MaxFailures.of(max_failures)
+        return self._run(items, progress=shown, total=count, ordered=False, max_failures=most)
 
     def executor(
         self,
@@ -513,39 +514,25 @@ class Master:
 
         return executor_of_master(self._access, self._calls, initializer, initargs, progress, policy)
 
-    def _items(self, function: Callable[..., Any], iterables: tuple[Iterable[Any], ...], policy: Policies) -> MapItems:
-        return items_of(self._calls.terms_of_map(function, policy), function, iterables, self._inbox.settings)
-
-    def _star_items(self, function: Callable[..., Any], items: Iterable[Any], policy: Policies) -> MapItems:
-        return items_of_starmap(self._calls.terms_of_map(function, policy), function, items, self._inbox.settings)
-
-    def _values(
+    def _map(
         self,
         function: Callable[..., Any],
-        items: MapItems,
         iterables: tuple[Iterable[Any], ...],
-        chunksize: int | None,
+        policy: Policies,
         progress: ShowProgress,
         total: int | None,
-        ordered: bool = True,
+        star: bool = False,
+        **settings: Any,
     ) -> Generator[Any, None, None]:
+        """Start a map of a function. `star` says that each item has all arguments of a call, and `settings` are those
+        of `MapRun`."""
+        terms = self._calls.terms_of_map(function, policy)
+        items = items_of(terms, function, iterables, self._inbox.settings, star=star)
         shown, count = progress_of(progress, algorithm_of(function).name), total_of(total, iterables)
-        run = self._access, self._inbox, self._calls, items
-        return MapRun(*run, ordered, True, shown, count, sizes=sizes_of(chunksize)).start()
+        return self._run(items, progress=shown, total=count, **settings)
 
-    def _results(
-        self,
-        name: str,
-        items: MapItems,
-        iterables: tuple[Iterable[Any], ...],
-        ordered: bool,
-        max_failures: FailureLimit,
-        progress: ShowProgress,
-        total: int | None,
-    ) -> Generator[Any, None, None]:
-        shown, count = progress_of(progress, name), total_of(total, iterables)
-        run = self._access, self._inbox, self._calls, items
-        return MapRun(*run, ordered, False, shown, count, MaxFailures.of(max_failures)).start()
+    def _run(self, items: MapItems, **settings: Any) -> Generator[Any, None, None]:
+        return MapRun(self._access, self._inbox, self._calls, items, **settings).start()
 
     # ---- waiting ------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from tests.spans import MAX
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.state import MasterSettings
-from mwpy._roles.maps import FIRST_ITEMS, MOST_ITEMS, MapItems, PortionSizes, items_of, items_of_starmap
+from mwpy._roles.maps import FIRST_ITEMS, MOST_ITEMS, MapItems, PortionSizes, items_of
 from mwpy._roles.submission import Extras
 from mwpy._values.errors import UsageError
 from mwpy._values.groups import ARGUMENTS, ROWS
@@ -89,7 +89,7 @@ def test_plain_items_are_packed(iterables: tuple[Any, ...], kind: int, data: byt
 
 def test_the_items_of_a_starmap_are_rows() -> None:
     terms = Defined(MAX), TaskPolicy(), None
-    source = items_of_starmap(terms, max, iter([[1, 2]]), SETTINGS)
+    source = items_of(terms, max, (iter([[1, 2]]),), SETTINGS, star=True)
     calls = source.packed([*source.items])
     assert calls is not None
     assert calls.data == b"\x92\x01\x02"

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import inf
 from operator import index
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,6 +28,7 @@ from mwpy._system.script import LoadedScript, loaded_script, mentions_main, queu
 from mwpy._transport.codec import Codec, codec_of
 from mwpy._transport.error_texts import encodable
 from mwpy._transport.local_link import LocalMasterLink
+from mwpy._values.bounds import MAX_SLAVES
 from mwpy._values.errors import OutOfTime, UsageError
 from mwpy._values.messagepack import encode_json
 from mwpy._values.options import (
@@ -40,6 +42,7 @@ from mwpy._values.options import (
     Options,
 )
 from mwpy._values.records import Notice, Started
+from mwpy._values.requires import within
 from mwpy._values.sources import SOURCES
 
 if TYPE_CHECKING:
@@ -480,11 +483,13 @@ def place_of(
     system: str | None,
     max_jobs: int,
     overseer_options: Sequence[str],
+    least: int = 0,
     **given: object,
 ) -> Place:
     """Return where the slaves of a master are that a user opens. In a queue, they are those of the queue.
 
     Args:
+        least: how many slaves it has at least, if no others can join.
         given: other options, by name.
 
     Raises:
@@ -494,12 +499,18 @@ def place_of(
         resource_file, slaves, system = place[0], 0, None
         given["run_database"] = given["run_database"] or place[1]
     options = Options.of(**given)
+    least = least if resource_file is None else 0
+    slaves = within(least, MAX_SLAVES, index, f"{least} or more, or None for one per core")("slaves", slaves)
     if resource_file is None:
         if system is not None:
             raise UsageError(f"system={system!r} needs a resource file for its jobs: give resource_file, too")
         return Place(slaves, options, loaded_script(), None)
-    path = os.path.abspath(resource_file)
-    overseer = own_overseer(path, system, max_jobs, overseer_options)
+    path, overseer = os.path.abspath(resource_file), None
+    if system is not None:
+        if system not in BATCH_SYSTEMS:
+            raise UsageError(f"system={system!r}: give one of {', '.join(BATCH_SYSTEMS)}, or None for no overseer")
+        overseer = OwnOverseer(path, system, max_jobs, overseer_options, module_path())
+    within(1, inf, index, "a whole number from 1 on")("max_jobs", max_jobs)
     return Place(slaves or 0, evolve(options, resource_file=path), None, overseer)
 
 
@@ -509,7 +520,6 @@ def start_local(place: Place) -> Computation:
     With no slave, and without a resource file, its tasks run in this process.
 
     Raises:
-        UsageError: the number is negative, or no whole number.
         MwpyError: it cannot start.
     """
     slaves, options, script, overseer = place.slaves, place.options, place.script, place.overseer
@@ -519,12 +529,6 @@ def start_local(place: Place) -> Computation:
             f"{ignored[0]}: a script that opens its master itself, without mwpy.main(), has no such options: write "
             f"keywords, such as mwpy.open(slaves=2, run_database='run.db')"
         )
-    try:
-        slaves = None if slaves is None else index(slaves)
-    except TypeError:
-        raise UsageError(f"slaves={slaves!r}: give a whole number, or None for one slave per core") from None
-    if slaves is not None and slaves < 0:
-        raise UsageError(f"mwpy.open cannot start {slaves} slaves: give 0 or more, or None for one per core")
     file = options.resource_file
     if slaves == 0 and file is None:
         return start_own_slave(options, _without_a_file(), codec_of(script))
@@ -633,21 +637,3 @@ class OwnOverseer:
         if problem:
             text = f"mwpy: jobs of {self.path} may be left ({' '.join(problem.split())}): run `{shlex.join(command)}`"
             print(text, file=sys.stderr, flush=True)
-
-
-def own_overseer(path: str, system: str | None, max_jobs: int, options: Sequence[str]) -> OwnOverseer | None:
-    """Make the overseer of a master, if it has one.
-
-    Args:
-        path: the resource file of the master.
-
-    Raises:
-        UsageError: an argument is wrong; the caller's fault.
-    """
-    if max_jobs < 1:
-        raise UsageError(f"max_jobs={max_jobs!r}: give a whole number from 1 on")
-    if system is None:
-        return None
-    if system not in BATCH_SYSTEMS:
-        raise UsageError(f"system={system!r}: give one of {', '.join(BATCH_SYSTEMS)}, or None for no overseer")
-    return OwnOverseer(path, system, max_jobs, options, module_path())

@@ -157,9 +157,17 @@ class MapItems:
 
 
 def items_of(
-    terms: Terms, function: Callable[..., Any], iterables: tuple[Iterable[Any], ...], settings: MasterSettings
+    terms: Terms,
+    function: Callable[..., Any],
+    iterables: tuple[Iterable[Any], ...],
+    settings: MasterSettings,
+    *,
+    star: bool = False,
 ) -> MapItems:
     """Return the items of a map of a function over iterables.
+
+    Args:
+        star: whether each item of the only iterable is a tuple or a dict of the arguments of a call.
 
     Raises:
         UsageError: there is no iterable, or one is none; the caller's fault.
@@ -175,18 +183,9 @@ def items_of(
     if len(iterables) > 1:
         rows = zip(*iterables, strict=False)
         return with_terms(terms, rows, tuple, settings, namer_of(function, len(iterables)))
-    if isinstance(iterables[0], Grid | KeywordItems):
-        return items_of_starmap(terms, function, iterables[0], settings)
-    return with_terms(terms, iter(iterables[0]), alone, settings)
-
-
-def items_of_starmap(
-    terms: Terms,
-    function: Callable[..., Any],
-    items: Iterable[Any],
-    settings: MasterSettings,
-) -> MapItems:
-    """Return the items of a map of a function, each of which is a tuple or a dict of the arguments of a call."""
+    [items] = iterables
+    if not (star or isinstance(items, Grid | KeywordItems)):
+        return with_terms(terms, iter(items), alone, settings)
     made = with_terms(terms, iter(items), tuple, settings, namer_of(function))
     made.may_name = True
     made.call_of = lambda item: (

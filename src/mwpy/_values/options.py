@@ -21,7 +21,7 @@ from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import MALFORMED, NOT_ENCODABLE, encode_json, json_decoder
 from mwpy._values.phrases import bytes_in
 from mwpy._values.policy import MaxFailures, Policies
-from mwpy._values.requires import offers_in
+from mwpy._values.requires import offers_in, offers_text
 
 BATCH_SYSTEMS = ("htcondor", "slurm", "sge", "pbs", "ssh", "local")
 """The batch systems that commands and masters accept."""
@@ -624,7 +624,8 @@ class Options:
                 values[name] = value
             else:
                 try:
-                    values[name] = _BY_NAME[name.replace("_", "-")].convert(str(value))
+                    text = offers_text(value) if isinstance(value, Mapping) else str(value)
+                    values[name] = _BY_NAME[name.replace("_", "-")].convert(text)
                 except ValueError as error:
                     raise UsageError(f"{name}={value!r}: the value {error}") from None
         return cls(**values)

@@ -286,10 +286,8 @@ def _condition_text(entry: tuple[str, str]) -> str:
 # What users and batch systems state.
 
 
-def offers_text(offers: Mapping[str, Any] | str | None) -> str | None:
-    """Return offers that a caller gave in Python in the form that `offers_in` reads; None for none."""
-    if offers is None or isinstance(offers, str):
-        return offers
+def offers_text(offers: Mapping[str, Any]) -> str:
+    """Return offers that a caller gave in Python in the form that `offers_in` reads."""
     return ",".join(name if has is True else f"{name}={has}" for name, has in offers.items())
 
 
