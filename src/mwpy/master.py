@@ -394,7 +394,7 @@ class Master:
             >>> points = mwpy.grid(mass=[1, 2], charge=range(3))       # doctest: +SKIP
             >>> table = mwpy.to_frame(mw.map_results(simulate, points))  # doctest: +SKIP
         """
-        most = MaxFailures.of(max_failures)
+        most = MaxFailures.of("max_failures", max_failures)
         return self._map(function, iterables, policy, progress, total, ordered=ordered, max_failures=most)
 
     @overload
@@ -440,7 +440,7 @@ class Master:
             >>> points = [{"mass": 1}, {"mass": 1, "charge": 2}]       # doctest: +SKIP
             >>> table = mwpy.to_frame(mw.starmap_results(simulate, points))  # doctest: +SKIP
         """
-        most = MaxFailures.of(max_failures)
+        most = MaxFailures.of("max_failures", max_failures)
         return self._map(function, (items,), policy, progress, total, star=True, ordered=ordered, max_failures=most)
 
     def as_completed(
@@ -476,7 +476,11 @@ class Master:
             return self._calls.terms(algorithm_of_call(call, "mw.as_completed"), policy), call.args, call.kwargs
 
         items = MapItems(iter(calls), call_of)
-        shown, count, most = progress_of(progress, "tasks"), total_of(total, (calls,)), MaxFailures.of(max_failures)
+        shown, count, most = (
+            progress_of(progress, "tasks"),
+            total_of(total, (calls,)),
+            MaxFailures.of("max_failures", max_failures),
+        )
         return self._run(items, progress=shown, total=count, ordered=False, max_failures=most)
 
     def executor(
@@ -631,7 +635,7 @@ class Master:
         Raises:
             UsageError: there is no such kind, or the amount is not a whole number.
         """
-        self._access.io.command(AllocateSlaves(whole_number(amount), kind_of_slave(kind)))
+        self._access.io.command(AllocateSlaves(whole_number("amount", amount), kind_of_slave(kind)))
 
     def deallocate_slaves(self, amount: int = 0, kind: KindName = "unordered") -> None:
         """Want fewer slaves of a kind; no slave is stopped.
@@ -639,7 +643,7 @@ class Master:
         Raises:
             UsageError: there is no such kind, or the amount is not a whole number.
         """
-        self._access.io.command(AllocateSlaves(-whole_number(amount), kind_of_slave(kind)))
+        self._access.io.command(AllocateSlaves(-whole_number("amount", amount), kind_of_slave(kind)))
 
     def free_slave(self, sid: SlaveId) -> None:
         """Make an ordered or intermingle slave unordered, as soon as it has finished the tasks that it holds.
@@ -658,7 +662,7 @@ class Master:
         Raises:
             UsageError: the number is not a whole number.
         """
-        self._targets[algorithm] = whole_number(number)
+        self._targets[algorithm] = whole_number("number", number)
 
     def get_target_number(self, algorithm: Callable[..., Any] | None = None) -> int:
         """The target number (of one algorithm, or of all); 0 if it was never set."""
@@ -818,7 +822,7 @@ class Master:
             <mwpy page http://127.0.0.1:8787/?token=kXp1...>
         """
         if isinstance(port, str):
-            host, port = page_address(port)
+            host, port = page_address("port", port)
         return self._access.io.open_page(host, port)
 
     def status(self, *, detailed: bool = False) -> dict[str, Any]:

@@ -251,9 +251,9 @@ def test_a_result_says_when_and_where_it_was_computed(mw: mwpy.Master) -> None:
         (lambda mw: mw.submit(mwpy.task(abs, 1), sid=["SLAVE-0"]), r"sid=\['SLAVE-0'\]"),
         (lambda mw: mw.free_slave(["SLAVE-0"]), r"sid=\['SLAVE-0'\]"),
         (lambda mw: mw.loop("x"), "the timeout must be a number of seconds or None, not 'x'"),
-        (lambda mw: mw.set_target_number("x"), "a whole number is needed here, not 'x'"),
-        (lambda mw: mw.allocate_slaves("2"), "a whole number is needed here, not '2'"),
-        (lambda mw: mw.deallocate_slaves(1.5), "a whole number is needed here, not 1.5"),
+        (lambda mw: mw.set_target_number("x"), "number='x': give a whole number"),
+        (lambda mw: mw.allocate_slaves("2"), "amount='2': give a whole number"),
+        (lambda mw: mw.deallocate_slaves(1.5), "amount=1.5: give a whole number"),
     ],
 )
 def test_a_wrong_argument_raises_at_the_call(mw: mwpy.Master, wrong: Callable[[Any], object], message: str) -> None:

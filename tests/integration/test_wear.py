@@ -59,7 +59,7 @@ def test_an_agent_without_work_ends_its_job(stage: Stage) -> None:
 
 def test_a_local_master_replaces_its_slaves(capfd: pytest.CaptureFixture[str]) -> None:
     """An amount of memory can be a text. A wrong limit is an error before anything is started."""
-    with pytest.raises(mwpy.UsageError, match="slave_max_memory='much': the value must be a number of bytes"):
+    with pytest.raises(mwpy.UsageError, match="slave_max_memory='much': give a number of bytes"):
         mwpy.local_master(slave_max_memory="much")
     with mwpy.local_master(slaves=1, slave_max_tasks=5, slave_max_memory="1 TB", slave_start_timeout=100) as mw:
         pids = list(mw.map(lambda _: os.getpid(), range(12)))

@@ -127,7 +127,7 @@ def test_a_default_that_is_a_value_is_the_real_default(option: Option) -> None:
     holder = DEFAULT_POLICY if option.field in Policies.__annotations__ else Options()
     real = getattr(holder, option.field)
     if real is not None or option.default == "auto":
-        assert option.convert(option.default) == real
+        assert option.convert(option.name, option.default) == real
     else:
         assert not option.default.isdigit()
 

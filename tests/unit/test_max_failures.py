@@ -16,7 +16,6 @@ from mwpy._values.policy import KINDS_KEPT, LEAST_ENDED, OTHER_KINDS, FailuresBy
     ("given", "limit"),
     [
         (10, MaxFailures(10)),
-        (True, MaxFailures(1)),
         ("10", MaxFailures(10)),
         (" 10, finish", MaxFailures(10, finish=True)),
         ("5%", MaxFailures(5, is_percentage=True)),
@@ -25,12 +24,12 @@ from mwpy._values.policy import KINDS_KEPT, LEAST_ENDED, OTHER_KINDS, FailuresBy
 )
 def test_a_limit_is_a_number_or_a_percentage_and_may_let_tasks_finish(given: int | str, limit: MaxFailures) -> None:
     """Its text gives the same limit again."""
-    assert MaxFailures.of(given) == limit
-    assert MaxFailures.of(str(limit)) == limit
+    assert MaxFailures.of("max_failures", given) == limit
+    assert MaxFailures.of("max_failures", str(limit)) == limit
 
 
 def test_no_limit_is_none() -> None:
-    assert MaxFailures.of(None) is None
+    assert MaxFailures.of("max_failures", None) is None
 
 
 @pytest.mark.parametrize("given", [0, -1, 2.5, "2.5", "0", "0%", "101%", "ten", "10,kill", "", "10%%", [10]])
@@ -38,7 +37,7 @@ def test_any_other_limit_is_refused_with_its_forms(given: object) -> None:
     with pytest.raises(
         UsageError, match=r"max_failures=.*: give a whole number from 1 on or a percentage such as '5%'"
     ):
-        MaxFailures.of(given)  # type: ignore[arg-type]
+        MaxFailures.of("max_failures", given)  # type: ignore[arg-type]
 
 
 def test_a_number_is_reached_with_the_last_of_so_many_failures() -> None:
@@ -56,9 +55,7 @@ def test_a_percentage_counts_only_after_enough_tasks() -> None:
 
 def test_the_option_is_for_the_whole_computation() -> None:
     assert parse(["--mw-max-failures", "5%,finish"])[0].max_failures == MaxFailures(5, True, True)
-    with pytest.raises(
-        UsageError, match="--mw-max-failures none: the value must be a whole number from 1 on or a perc"
-    ):
+    with pytest.raises(UsageError, match="--mw-max-failures='none': give a whole number from 1 on or a percentage"):
         parse(["--mw-max-failures", "none"])
 
 

@@ -173,5 +173,5 @@ def _page(keeper: Keeper, where: str) -> object:
         from mwpy.page.server import Page  # only here, because it needs more packages
     except ImportError as error:
         raise UsageError(f"--page needs `pip install 'mwpy-cluster[page]'` ({error})") from None
-    host, port = page_address(where)
+    host, port = page_address("--page", where)
     return Page(lambda: keeper.view, host=host, port=port, of="queue")

@@ -14,6 +14,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Sized
 from itertools import chain
+from math import inf
 from operator import index
 from queue import Empty
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
@@ -47,6 +48,7 @@ from mwpy._values.groups import Ended, Stretch, count_of
 from mwpy._values.messagepack import as_read, encode
 from mwpy._values.messages import Report
 from mwpy._values.policy import FailuresByKind
+from mwpy._values.requires import within
 from mwpy._values.task import (
     ReferringBuffers,
     Result,
@@ -648,16 +650,13 @@ def given_by(result: Result[Any] | UnrunnableTask) -> GiveResult:
 # What a user says about slaves and numbers.
 
 
-def whole_number(number: int) -> int:
+def whole_number(name: str, number: int) -> int:
     """Return a number that a user gives; 0 for a negative one.
 
     Raises:
         UsageError: it is not a whole number; the caller's fault.
     """
-    try:
-        return max(0, index(number))
-    except TypeError:
-        raise UsageError(f"a whole number is needed here, not {number!r}") from None
+    return max(0, int(within(-inf, inf, index, "a whole number")(name, number)))
 
 
 def kind_of_slave(kind: str) -> SlaveKind:

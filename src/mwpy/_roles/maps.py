@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, repeat
 from operator import index, itemgetter
-from typing import Any, SupportsIndex
+from typing import Any
 
 from attrs import Factory, define
 
@@ -25,6 +25,7 @@ from mwpy._values.items import Grid, KeywordItems, namer_of
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN
 from mwpy._values.messages import MapStatus
 from mwpy._values.policy import FailuresByKind, MaxFailures
+from mwpy._values.requires import within
 from mwpy._values.task import Result, UnrunnableTask, failed, in_one_line, size_of
 
 # The items of a map, in portions.
@@ -300,17 +301,14 @@ LOOK_S = 0.002
 """While values of a stretch are given out, a map reads more items at most this often, in seconds."""
 
 
-def sizes_of(chunksize: object) -> PortionSizes:
+def sizes_of(chunksize: int | None) -> PortionSizes:
     """Return what decides about portions of at most this many items.
 
     Raises:
         UsageError: it is not a positive number; the caller's fault.
     """
-    if chunksize is None:
-        return PortionSizes()
-    if not (isinstance(chunksize, SupportsIndex) and index(chunksize) > 0):
-        raise UsageError(f"chunksize={chunksize!r}: give a number of items from 1 on, or None")
-    return PortionSizes(index(chunksize))
+    most = within(1, math.inf, index, "a number of items from 1 on, or None")("chunksize", chunksize)
+    return PortionSizes() if most is None else PortionSizes(most)
 
 
 @define(eq=False, repr=False)

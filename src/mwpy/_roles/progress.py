@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from operator import index
 from typing import Any, Literal, TextIO
 
@@ -21,6 +22,7 @@ from mwpy._system import clock
 from mwpy._system.live_line import LiveLine, is_terminal, shell_of_ipython, width_of
 from mwpy._values.errors import UsageError
 from mwpy._values.phrases import counted, duration, squeezed
+from mwpy._values.requires import within
 from mwpy._values.task import in_one_line
 
 # The text about progress: done, total, failed, slaves, rate and time left.
@@ -366,11 +368,10 @@ def total_of(total: int | None, iterables: tuple[Any, ...] = ()) -> int | None:
     Raises:
         UsageError: it is no number of items; the caller's fault.
     """
-    if total is not None and not (hasattr(total, "__index__") and index(total) >= 0):
-        raise UsageError(f"total={total!r}: give the number of items, or None")
-    if total is None and iterables and all(hasattr(each, "__len__") for each in iterables):
+    count: int | None = within(0, inf, index, "the number of items, or None")("total", total)
+    if count is None and iterables and all(hasattr(each, "__len__") for each in iterables):
         return min(map(len, iterables))
-    return None if total is None else index(total)
+    return count
 
 
 def progress_of(progress: ShowProgress, name: str, is_whole: bool = False) -> Progress | None:

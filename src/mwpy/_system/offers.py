@@ -110,17 +110,15 @@ def _stated(text: str | None) -> dict[str, int | str]:
         UsageError: the command fails, or prints something else; the user's fault.
     """
     if text is None or not text.startswith("!"):
-        return offers_in(text or "")
+        return offers_in("--mw-offers", text or "")
     why = ""
     try:
         ended = process.run(["/bin/sh", "-c", text[1:]], timeout_s=COMMAND_S)
         if not ended.returncode:
-            return offers_in(ended.out)
+            return offers_in("its output", ended.out)
         wrote = ended.err.strip()[-300:]
         why = f"it ended with {describe_exit(ended.returncode)}" + (f": {wrote}" if wrote else "")
-    except ValueError as error:
-        why = f"its output {error}"
-    except (OSError, process.TimedOut) as error:
+    except (OSError, process.TimedOut, UsageError) as error:
         why = str(error)
     raise UsageError(
         f"--mw-offers {text}: {why}. The command must end with exit code 0 within {COMMAND_S:.0f} s, and print one "

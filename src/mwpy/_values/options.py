@@ -21,7 +21,8 @@ from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import MALFORMED, NOT_ENCODABLE, encode_json, json_decoder
 from mwpy._values.phrases import bytes_in
 from mwpy._values.policy import MaxFailures, Policies
-from mwpy._values.requires import offers_in, offers_text
+from mwpy._values.requires import offers_in, offers_text, within
+from mwpy._values.spelling import close_to
 
 BATCH_SYSTEMS = ("htcondor", "slurm", "sge", "pbs", "ssh", "local")
 """The batch systems that commands and masters accept."""
@@ -397,100 +398,68 @@ Others:
 """Each option in its group. The three options that matter most come first."""
 
 
-def _text(value: str) -> str:
+def _text(name: str, value: str) -> str:
     if not value:
-        raise ValueError("must not be empty")
+        raise UsageError(f"{name} is empty: give a text")
     return value
 
 
-def _name(value: str) -> str:
-    if len(_text(value)) > MAX_NAME:
-        raise ValueError(f"must have at most {MAX_NAME} characters")
+def _name(name: str, value: str) -> str:
+    if len(_text(name, value)) > MAX_NAME:
+        raise UsageError(f"{name} has {len(value)} characters: give at most {MAX_NAME}")
     return value
 
 
-_KINDS = {
-    int: "a whole number",
-    float: "a number",
-    bytes_in: "a number of bytes, such as 4000000000, 512 MB or 4 GB",
-}
-"""What each conversion of a number expects."""
-
-
-def _number(least: float, most: float, unit: Callable[[str], Any]) -> Callable[[str], Any]:
-    def convert(value: str) -> Any:
-        try:
-            number = unit(value)
-        except ValueError:
-            raise ValueError(f"must be {_KINDS[unit]}") from None
-        if not least <= number <= most:
-            raise ValueError(f"must be {least:g} or more and at most {most:,.0f}")
-        return number
-
-    return convert
-
-
-_COUNT = _number(1, 1e6, int)
+_COUNT = within(1, 1e6, int, "a whole number from 1 to 1,000,000")
+_SECONDS = within(0, MAX_SECONDS, float, f"a number of seconds from 0 to {MAX_SECONDS:,}")
 
 LOOPBACK = "127.0.0.1"
 """The interface that only this machine can reach."""
 
 
-def _offers(value: str) -> str:
+def _offers(name: str, value: str) -> str:
     if not value.startswith("!"):
-        offers_in(_text(value))
+        offers_in(name, _text(name, value))
     return value
 
 
-def host_and_port(value: str) -> tuple[str, int]:
-    """Read `PORT` or `HOST:PORT`. Without a host, it is the loopback interface.
-
-    Raises:
-        ValueError: the text has another form; the message completes a sentence that begins with its name.
-    """
-    host, _, port = _text(value).rpartition(":")
-    return host or LOOPBACK, _number(0, 65535, int)(port)
-
-
-def page_address(value: str) -> tuple[str, int]:
-    """Read where a page listens: `PORT` or `HOST:PORT`.
+def page_address(name: str, value: str) -> tuple[str, int]:
+    """Read where a page listens: `PORT` or `HOST:PORT`. Without a host, it is the loopback interface.
 
     Raises:
         UsageError: the text has another form; the user's fault.
     """
-    try:
-        return host_and_port(value)
-    except ValueError as error:
-        raise UsageError(f"the port of a page {error}: write PORT, or HOST:PORT") from None
+    host, _, port = value.rpartition(":")
+    return host or LOOPBACK, within(0, 65535, int, "a port up to 65,535, or HOST:PORT")(name, port)
 
 
-def _run_offers(value: str) -> dict[str, int]:
-    offers = offers_in(_text(value))
-    if texts := [name for name, has in offers.items() if isinstance(has, str)]:
-        raise ValueError(f"has no amount for {texts[0]!r}: write such as licence=3")
-    return {name: has for name, has in offers.items() if isinstance(has, int)}
+def _run_offers(name: str, value: str) -> dict[str, int]:
+    offers = offers_in(name, _text(name, value))
+    if texts := [each for each, has in offers.items() if isinstance(has, str)]:
+        raise UsageError(f"{name} has no amount for {texts[0]!r}: write such as licence=3")
+    return {each: has for each, has in offers.items() if isinstance(has, int)}
 
 
-_CONVERSIONS: dict[str, Callable[[str], Any]] = {
+_CONVERSIONS: dict[str, Callable[[str, str], Any]] = {
     "FILE": _text,
     "HOST": _text,
     "COMMAND": _text,
     "PATH": _text,
     "STRING": _name,
-    "PORT": _number(1, 65535, int),
-    "page": host_and_port,
+    "PORT": within(1, 65535, int, "a port from 1 to 65,535"),
+    "page": page_address,
     "N": _COUNT,
-    "N|P%": MaxFailures.read,
+    "N|P%": MaxFailures.of,
     "offers": _offers,
     "run-offers": _run_offers,
-    "N|auto": lambda value: None if value == "auto" else _COUNT(value),
-    "BYTES": _number(1, 1e15, bytes_in),
-    "SECONDS": _number(0.1, 1e9, float),
-    "local": _number(0, MAX_SLAVES, int),
-    "slave-processes": _number(1, MAX_SLAVES, int),
-    "after": _number(0, MAX_SECONDS, float),
-    "reconnect-seconds": _number(0, MAX_SECONDS, float),
-    "grace-period": _number(0, 1e9, float),
+    "N|auto": lambda name, value: None if value == "auto" else _COUNT(name, value),
+    "BYTES": within(1, 1e15, bytes_in, "a number of bytes from 1 on, such as 4000000000, 512 MB or 4 GB"),
+    "SECONDS": within(0.1, 1e9, float, "a number of seconds from 0.1 to 1,000,000,000"),
+    "local": within(0, MAX_SLAVES, int, f"a whole number from 0 to {MAX_SLAVES:,}"),
+    "slave-processes": within(1, MAX_SLAVES, int, f"a whole number from 1 to {MAX_SLAVES:,}"),
+    "after": _SECONDS,
+    "reconnect-seconds": _SECONDS,
+    "grace-period": _SECONDS,
 }
 """How a value is read: by the name of its option, or by the form of the value. Other forms list all values."""
 
@@ -510,16 +479,19 @@ class Option:
         """The field of `Options` that this option sets."""
         return self.name.replace("-", "_")
 
-    def convert(self, value: str) -> Any:
+    def convert(self, name: str, value: str) -> Any:
         """Read a value.
 
+        Args:
+            name: how the user calls it.
+
         Raises:
-            ValueError: it has a wrong form; the message ends a sentence that begins with "the value".
+            UsageError: it has a wrong form; the caller's fault.
         """
         if (known := _CONVERSIONS.get(self.name) or _CONVERSIONS.get(self.metavar)) is not None:
-            return known(value)
+            return known(name, value)
         if value not in (allowed := self.metavar.split("|")):
-            raise ValueError(f"must be {' or '.join(allowed)}")
+            raise UsageError(f"{name}={value!r}: give {' or '.join(allowed)}")
         return value
 
 
@@ -623,11 +595,8 @@ class Options:
                     raise UsageError(f"{name}={value!r}: give True or False")
                 values[name] = value
             else:
-                try:
-                    text = offers_text(value) if isinstance(value, Mapping) else str(value)
-                    values[name] = _BY_NAME[name.replace("_", "-")].convert(text)
-                except ValueError as error:
-                    raise UsageError(f"{name}={value!r}: the value {error}") from None
+                text = offers_text(value) if isinstance(value, Mapping) else str(value)
+                values[name] = _BY_NAME[name.replace("_", "-")].convert(name, text)
         return cls(**values)
 
     def seconds_left(self, wall: float) -> float | None:
@@ -732,9 +701,7 @@ def _read(argument: str, arguments: Any) -> tuple[Option, Any]:
     name, equals, value = argument.removeprefix("--mw-").partition("=")
     option = _BY_NAME.get(name)
     if option is None:
-        import difflib
-
-        close = difflib.get_close_matches(name, _BY_NAME, 1)
+        close = close_to(name, _BY_NAME)
         hint = f"did you mean --mw-{close[0]}?" if close else "--mw-help-all lists the options"
         raise UsageError(f"unknown option --mw-{name}: {hint}")
     if not option.metavar:
@@ -746,10 +713,7 @@ def _read(argument: str, arguments: Any) -> tuple[Option, Any]:
         if given is None:
             raise UsageError(f"--mw-{name} needs a value: write --mw-{name} {option.metavar}")
         value = given
-    try:
-        return option, option.convert(value)
-    except ValueError as error:
-        raise UsageError(f"--mw-{name} {value}: the value {error}") from None
+    return option, option.convert(f"--mw-{name}", value)
 
 
 def _options(values: dict[str, Any], after_file: frozenset[str], environment: Mapping[str, str]) -> Options:

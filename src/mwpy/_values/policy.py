@@ -352,35 +352,23 @@ class MaxFailures:
     finish: bool = False
 
     @classmethod
-    def read(cls, text: str) -> MaxFailures:
-        """Read a limit from its text form: `10`, `5%`, `10,finish` or `5%,finish`.
-
-        Raises:
-            ValueError: it has no such form.
-        """
-        found = re.fullmatch(_FORM, text.strip(), re.ASCII)
-        if found is not None:
-            number, is_percentage = float(found["number"]), found["percent"] is not None
-            if 0 < number <= 100 if is_percentage else number >= 1 and number.is_integer():
-                return cls(number, is_percentage, found["finish"] is not None)
-        raise ValueError("must be a whole number from 1 on or a percentage such as 5%, and may end with ,finish")
-
-    @classmethod
-    def of(cls, value: FailureLimit) -> MaxFailures | None:
-        """Return the limit that a user gives as a number or a text; None for no limit.
+    def of(cls, name: str, value: FailureLimit) -> MaxFailures | None:
+        """Return the limit that a user gives: `10`, `5%`, `10,finish` or `5%,finish`; None for no limit.
 
         Raises:
             UsageError: it is none; the caller's fault.
         """
         if value is None:
             return None
-        try:
-            return cls.read(value if isinstance(value, str) else str(index(value)))
-        except (TypeError, ValueError):
-            raise UsageError(
-                f"max_failures={value!r}: give a whole number from 1 on or a percentage such as '5%', and end it with "
-                f"',finish' if running tasks may finish"
-            ) from None
+        found = re.fullmatch(_FORM, str(value).strip(), re.ASCII)
+        if found is not None:
+            number, is_percentage = float(found["number"]), found["percent"] is not None
+            if 0 < number <= 100 if is_percentage else number >= 1 and number.is_integer():
+                return cls(number, is_percentage, found["finish"] is not None)
+        raise UsageError(
+            f"{name}={value!r}: give a whole number from 1 on or a percentage such as '5%', and end it with "
+            f"',finish' if running tasks may finish"
+        )
 
     def is_reached(self, failed: int, ended: int) -> bool:
         """Whether a run stops when this many of its ended tasks have failed."""

@@ -291,31 +291,28 @@ def offers_text(offers: Mapping[str, Any]) -> str:
     return ",".join(name if has is True else f"{name}={has}" for name, has in offers.items())
 
 
-def offers_in(text: str) -> dict[str, int | str]:
+def offers_in(where: str, text: str) -> dict[str, int | str]:
     """Read offers such as `cpus=8,memory=16 GB,licence=3,gnuplot`: amounts as numbers, texts, and `ANYTHING` for a
     name alone. Lines are separated like commas, so a command may print one offer a line.
 
     Raises:
-        ValueError: an entry has a wrong form; the message ends a sentence that begins with "the value".
+        UsageError: an entry has a wrong form; the message begins with `where`.
     """
     found: dict[str, int | str] = {}
     for entry in re.split(r"[,\n]", text):
         name, equals, value = (part.strip() for part in entry.partition("="))
         if not name:
             continue
+        _checked_name(where, name)
+        has: int | str | None = value if equals else ANYTHING
         try:
-            _checked_name("offers", name)
-            has: int | str | None = value if equals else ANYTHING
             if name in _AMOUNTS or value.isdecimal():
                 has = check_requirement(name, value if name in IN_BYTES else int(value))
-            if has is None or has == "" or name in (PYTHON, PLATFORM):
-                raise ValueError
-        except (UsageError, ValueError) as error:
-            why = f": {error}" if isinstance(error, UsageError) else ""
-            raise ValueError(
-                f"has the entry {entry.strip()!r}{why}: write such as cpus=8,memory=16 GB,licence=3"
-            ) from None
+        except (UsageError, ValueError):
+            has = None
+        if has is None or has == "" or name in (PYTHON, PLATFORM):
+            raise UsageError(f"{where} has the entry {entry.strip()!r}: write such as cpus=8,memory=16 GB,licence=3")
         found[name] = has
     if len(found) > MAX_NAMES:
-        raise ValueError(f"has {len(found)} entries: state at most {MAX_NAMES}")
+        raise UsageError(f"{where} has {len(found)} entries: state at most {MAX_NAMES}")
     return found
