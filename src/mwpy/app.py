@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from attrs import evolve
-
 from mwpy._system import clock, process, script, shadows
 from mwpy._system.process import handle_here
 from mwpy._system.script import MAIN
@@ -32,7 +30,6 @@ from mwpy._values.options import (
     Options,
     Role,
     help_text,
-    job_end,
     parse,
 )
 from mwpy._values.policy import FailureLimit, Policies, check_keywords
@@ -419,15 +416,12 @@ def local_master(
     del given["policy"]
     REGISTRY.enter("mwpy.open()")
     check_keywords("mwpy.open()", given, policy)
-    from mwpy._roles.computation import place_of, start_local
+    from mwpy._roles.computation import open_local
 
-    place = place_of(**given)
-    options = evolve(place.options, job_end=job_end(os.environ))
-    computation = start_local(evolve(place, options=options))
-    from mwpy._transport.codec import codec_of  # while the agent starts
-    from mwpy.master import LocalMaster
+    computation, codec = open_local(**given, ends_with_job=True)
+    from mwpy.master import LocalMaster  # while the agent starts
 
-    return LocalMaster(computation, codec_of(place.script), policy)
+    return LocalMaster(computation, codec, policy)
 
 
 @atexit.register

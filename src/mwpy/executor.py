@@ -33,15 +33,14 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.state import Actions, CancelTasks, GiveResult, HoldResults, ReleaseResults, Running
-from mwpy._roles.computation import Computation, follow_cells, place_of, start_local
+from mwpy._roles.computation import Computation, follow_cells, open_local
 from mwpy._roles.inbox import FORKED, SHOW_S, Access, given_by, raise_failure
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.progress import Figures, OpenProgress, Progress, ShowProgress, careful, progress_of
 from mwpy._roles.submission import Calls
 from mwpy._roles.users import User
 from mwpy._system import clock, live_line
-from mwpy._system.process import count_cores
-from mwpy._transport.codec import Codec, codec_of
+from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import REGISTRY, Algorithm, Initialized, TaskCall, algorithm_of
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import DependencyFailed, OutOfTime, TaskCancelled, TaskFailed, UsageError, shown_in_ipython
@@ -593,20 +592,18 @@ class Executor(concurrent.futures.Executor):
         check_keywords("mwpy.Executor()", given, policy)
         wrap = _wrap(given.pop("initializer"), given.pop("initargs"))
         shown = progress_of(given.pop("progress"), "tasks")
-        place = place_of(**given, least=1)
-        here = count_cores() if place.slaves is None else place.slaves
 
         def begin() -> tuple[MasterIo, Codec, Computation]:
-            computation = start_local(place)
-            return computation.access.io, codec_of(place.script), computation
+            computation, codec = open_local(**given, least=1)
+            return computation.access.io, codec, computation
 
-        elsewhere = 0 if place.options.resource_file is None else max_jobs
-        self._start(Tasks(begin, wrap, shown, policy), here + elsewhere)
+        self._start(Tasks(begin, wrap, shown, policy), max_jobs)
 
-    def _start(self, tasks: Tasks, most: int) -> None:
-        self._max_workers = most  # some libraries ask each executor for this
+    def _start(self, tasks: Tasks, most_elsewhere: int) -> None:
         self._tasks = tasks
         tasks.start()
+        elsewhere = 0 if tasks.io.core.state.settings.only_here else most_elsewhere
+        self._max_workers = max(1, tasks.io.local_slaves + elsewhere)  # some libraries ask each executor for this
         weakref.finalize(self, tasks.leave).atexit = False
 
     @property
@@ -730,14 +727,13 @@ def executor_of_master(
         )
     wrap, shown = _wrap(initializer, initargs), progress_of(progress, "tasks")
     check_keywords("mw.executor()", ("initializer", "initargs", "progress"), policy)
-    elsewhere = 0 if io.core.state.settings.only_here else MOST_ELSEWHERE
     policies = merged(calls.for_all, policy)
 
     def begin(_: Access = access) -> tuple[MasterIo, Codec, None]:  # this argument keeps the master alive
         return io, calls.codec, None
 
     executor = Executor.__new__(Executor)
-    executor._start(Tasks(begin, wrap, shown, policies), max(1, io.local_slaves + elsewhere))
+    executor._start(Tasks(begin, wrap, shown, policies), MOST_ELSEWHERE)
     return executor
 
 

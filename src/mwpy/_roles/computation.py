@@ -13,7 +13,7 @@ from math import inf
 from operator import index
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attrs import define, evolve, frozen
+from attrs import define, evolve
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -40,6 +40,7 @@ from mwpy._values.options import (
     OWN_MODULE_PATH,
     SCRIPT_VARIABLE,
     Options,
+    job_end,
 )
 from mwpy._values.records import Notice, Started
 from mwpy._values.requires import within
@@ -464,65 +465,56 @@ def start_own_slave(options: Options, audit: AuditFile, codec: Codec) -> Computa
 # The start of a master that `mwpy.main` does not start: its slaves load the script, if they can.
 
 
-@frozen
-class Place:
-    """Where the slaves of such a master are, and its options."""
-
-    slaves: int | None
-    """How many are on this machine; None for one per core."""
-    options: Options
-    script: LoadedScript | None
-    """What they load; None for nothing."""
-    overseer: OwnOverseer | None
-    """What submits the jobs of others; None for nothing."""
-
-
-def place_of(
+def open_local(
     slaves: int | None,
     resource_file: str | os.PathLike[str] | None,
     system: str | None,
     max_jobs: int,
     overseer_options: Sequence[str],
+    *,
     least: int = 0,
+    ends_with_job: bool = False,
     **given: object,
-) -> Place:
-    """Return where the slaves of a master are that a user opens. In a queue, they are those of the queue.
+) -> tuple[Computation, Codec]:
+    """Start a master with slaves on this machine, and its overseer. The thread that calls this is its owner.
+
+    With no slave, and without a resource file, its tasks run in this process. In a queue, its slaves are those of the
+    queue.
 
     Args:
         least: how many slaves it has at least, if no others can join.
+        ends_with_job: whether it ends before the job of this process.
         given: other options, by name.
+
+    Returns:
+        The computation, and what encodes its tasks.
 
     Raises:
         UsageError: an argument is wrong; the caller's fault.
+        MwpyError: it cannot start.
     """
     if resource_file is None and (place := queued()) is not None:
         resource_file, slaves, system = place[0], 0, None
         given["run_database"] = given["run_database"] or place[1]
     options = Options.of(**given)
+    if ends_with_job:
+        options = evolve(options, job_end=job_end(os.environ))
     least = least if resource_file is None else 0
     slaves = within(least, MAX_SLAVES, index, f"{least} or more, or None for one per core")("slaves", slaves)
-    if resource_file is None:
-        if system is not None:
-            raise UsageError(f"system={system!r} needs a resource file for its jobs: give resource_file, too")
-        return Place(slaves, options, loaded_script(), None)
-    path, overseer = os.path.abspath(resource_file), None
-    if system is not None:
-        if system not in BATCH_SYSTEMS:
-            raise UsageError(f"system={system!r}: give one of {', '.join(BATCH_SYSTEMS)}, or None for no overseer")
-        overseer = OwnOverseer(path, system, max_jobs, overseer_options, module_path())
-    within(1, inf, index, "a whole number from 1 on")("max_jobs", max_jobs)
-    return Place(slaves or 0, evolve(options, resource_file=path), None, overseer)
+    script, overseer = None, None
+    if resource_file is not None:
+        slaves, options = slaves or 0, evolve(options, resource_file=os.path.abspath(resource_file))
+        overseer = own_overseer(str(options.resource_file), system, max_jobs, overseer_options)
+    elif system is not None:
+        raise UsageError(f"system={system!r} needs a resource file for its jobs: give resource_file, too")
+    else:
+        script = loaded_script()
+    return _start_local(slaves, options, script, overseer), codec_of(script)
 
 
-def start_local(place: Place) -> Computation:
-    """Start a master with slaves on this machine, and its overseer. The thread that calls this is its owner.
-
-    With no slave, and without a resource file, its tasks run in this process.
-
-    Raises:
-        MwpyError: it cannot start.
-    """
-    slaves, options, script, overseer = place.slaves, place.options, place.script, place.overseer
+def _start_local(
+    slaves: int | None, options: Options, script: LoadedScript | None, overseer: OwnOverseer | None
+) -> Computation:
     ignored = [word for word in sys.argv[1:] if word.startswith("--mw-")]
     if ignored and not mentions_main(sys.argv[0]):
         raise UsageError(
@@ -637,3 +629,17 @@ class OwnOverseer:
         if problem:
             text = f"mwpy: jobs of {self.path} may be left ({' '.join(problem.split())}): run `{shlex.join(command)}`"
             print(text, file=sys.stderr, flush=True)
+
+
+def own_overseer(path: str, system: str | None, max_jobs: int, options: Sequence[str]) -> OwnOverseer | None:
+    """Make the overseer of a master, if it has one.
+
+    Raises:
+        UsageError: an argument is wrong; the caller's fault.
+    """
+    within(1, inf, index, "a whole number from 1 on")("max_jobs", max_jobs)
+    if system is None:
+        return None
+    if system not in BATCH_SYSTEMS:
+        raise UsageError(f"system={system!r}: give one of {', '.join(BATCH_SYSTEMS)}, or None for no overseer")
+    return OwnOverseer(path, system, max_jobs, options, module_path())
