@@ -22,7 +22,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from numpy.random import normal
-from tests.integration.apps.stage import PATIENCE_S, Stage, until
+from tests.integration.apps.stage import PATIENCE_S, Stage, fetched, until
 
 import mwpy
 from mwpy._roles import inbox, maps
@@ -146,9 +146,9 @@ def test_a_map_of_large_items_keeps_few_bytes_in_flight(mw: mwpy.Master, monkeyp
     pulled = itertools.count()
     items = (bytes(100_000) for _ in pulled)
     sizes = mw.imap_unordered(len, items)
-    for fetched in range(1, 30):
+    for taken in range(1, 30):
         assert next(sizes) == 100_000
-        assert next(pulled) <= 2 * fetched + 12  # `next` pulls the next item
+        assert next(pulled) <= 2 * taken + 12  # `next` pulls the next item
     sizes.close()
 
 
@@ -226,11 +226,7 @@ def test_a_result_says_when_and_where_it_was_computed(mw: mwpy.Master) -> None:
     before = time.time()
     mw.submit(mwpy.task(time.sleep, 0.2))
     mw.submit(mwpy.task(abs, 1), sid=mwpy.SlaveId("SLAVE-99"))
-    ends: list[mwpy.Result[Any]] = []
-    while len(ends) < 2:
-        mw.loop()
-        ends += mw.results()
-    [never, slept] = sorted(ends, key=lambda result: result.ok)
+    [never, slept] = sorted(fetched(mw, 2), key=lambda result: result.ok)
     assert before <= slept.started <= slept.finished - 0.2 <= time.time()
     assert slept.host == os.uname().nodename
     assert (never.ok, never.attempts, never.host) == (False, 0, None)
@@ -362,13 +358,9 @@ def test_a_map_that_is_left_ends_its_tasks(leave: Callable[[mwpy.Master], None])
 
 def test_the_loop_ends_when_a_task_kills_its_slaves(mw: mwpy.Master) -> None:
     """The task is unrunnable, and comes as a failed result. A loop that fetches only results ends."""
-    tags = {"harmless", "deadly"}
     mw.submit(mwpy.task(abs, -1), tag="harmless")
     mw.submit(mwpy.task(os._exit, 3), tag="deadly")
-    ends: dict[str, mwpy.Result[Any]] = {}
-    while ends.keys() != tags:
-        mw.loop()
-        ends |= {result.tag: result for result in mw.results()}
+    ends = {result.tag: result for result in fetched(mw, 2)}
     assert ends["harmless"].value == 1
     error = ends["deadly"].error
     assert isinstance(error, mwpy.TaskUnrunnable)
@@ -510,10 +502,7 @@ def test_tasks_without_a_seed_beside_tasks_with_one_have_none(mw: mwpy.Master) -
     """Tasks of one function may be in one message. Those that are submitted one by one are counted for each seed."""
     for seed in (11, None, 11, 12, None, 11):
         mw.submit(mwpy.task(lambda: mwpy.task_seed()), tag=seed, seed=seed)
-    results: list[mwpy.Result[Any]] = []
-    while len(results) < 6:
-        mw.loop()
-        results += mw.results()
+    results = fetched(mw, 6)
     found = [None if result.error else result.value for result in sorted(results, key=lambda result: result.task_id)]
     assert found == [seed_at(11, 0), None, seed_at(11, 1), seed_at(12, 0), None, seed_at(11, 2)]
     [error, _] = [str(result.error) for result in results if result.error]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.apps import chores
-from tests.integration.apps.stage import PATIENCE_S, Stage, until
+from tests.integration.apps.stage import PATIENCE_S, Stage, fetched, until
 
 import mwpy
 
@@ -35,15 +35,6 @@ def executor(mw: mwpy.LocalMaster) -> Iterator[mwpy.Executor]:
 
 def square(number: int) -> int:
     return number * number
-
-
-def fetched(mw: mwpy.Master, count: int) -> list[mwpy.Result[object]]:
-    """The results of all tasks that were submitted with `mw.submit`."""
-    found: list[mwpy.Result[object]] = []
-    while len(found) < count:
-        mw.loop()
-        found += mw.results()
-    return found
 
 
 def test_a_script_may_mix_futures_maps_and_tasks(mw: mwpy.LocalMaster, executor: mwpy.Executor) -> None:

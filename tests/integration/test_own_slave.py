@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from tests.integration.apps.stage import Stage, until
+from tests.integration.apps.stage import Stage, fetched, until
 
 import mwpy
 
@@ -248,10 +248,7 @@ def test_a_cancelled_task_does_not_run(mw: mwpy.Master, running: Literal["kill",
     cancelled = mw.cancel(ids, running=running)
     assert cancelled == ids[1:]
     mw.submit(mwpy.task(divide, 5))
-    results = mw.results()
-    while len(results) < 5:
-        mw.loop()
-        results += mw.results()
+    results = fetched(mw, 5)
     ends = {result.task_id: type(result.error).__name__ if result.error else result.value for result in results}
     assert [task for task in ids if ends[task] == "TaskCancelled"] == cancelled
     assert Here.runs == len(ids) - len(cancelled)
@@ -273,10 +270,7 @@ def test_tasks_run_whatever_the_master_algorithm_asks(mw: mwpy.Master, ask: Call
         mw.submit(mwpy.task(divide, number))
     while ask(mw):
         pass
-    results = mw.results()
-    while len(results) < 4:
-        results += mw.results()
-    assert [result.value for result in results] == [10, 5, 3, 2]
+    assert [result.value for result in fetched(mw, 4)] == [10, 5, 3, 2]
 
 
 @pytest.mark.parametrize(
@@ -307,11 +301,7 @@ def test_a_module_that_was_edited_and_loaded_again_is_run(
     (tmp_path / "edited_here.py").write_text("def value(_): return 2 + 0")
     importlib.reload(module)
     assert [result.value for result in mw.map_results(module.value, [0])] == [2]
-    results = mw.results()
-    while len(results) < 3:
-        mw.loop()
-        results += mw.results()
-    assert [result.value for result in results] == [2, 2, 2]
+    assert [result.value for result in fetched(mw, 3)] == [2, 2, 2]
 
 
 def test_an_algorithm_that_cannot_be_loaded_is_reported_and_not_tried_again(mw: mwpy.Master) -> None:

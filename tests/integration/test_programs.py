@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.apps.stage import fetched
 
 import mwpy
 from mwpy import CommandFailed, Outcome, UsageError
@@ -137,7 +138,7 @@ def test_an_output_is_the_input_of_a_later_program(mw: mwpy.LocalMaster) -> None
     first = mw.submit(make.task(name="a.txt"))
     mw.submit(use.task(one=mwpy.output(first, "made"), several=mwpy.output(first, "several")), tag="use")
     mw.submit(use.task(one=mwpy.output(first, "no such"), several=""), tag="wrong")
-    ended = {result.tag: result for result in _results(mw, 3)}
+    ended = {result.tag: result for result in fetched(mw, 3)}
     assert ended["use"].value.stdout == '{"name": "a.txt"}' * 2
     assert "has no output no such (there are: made, several)" in str(ended["wrong"].error)
 
@@ -150,7 +151,7 @@ def test_a_program_that_a_task_has_built_is_run_by_later_tasks(mw: mwpy.LocalMas
     built = mw.submit(build.task())
     for number in 1, 2:
         mw.submit(mwpy.command("./{tool} {number}").task(tool=mwpy.output(built, "tool"), number=number), tag=number)
-    ended = {result.tag: result.value.stdout for result in _results(mw, 3)}
+    ended = {result.tag: result.value.stdout for result in fetched(mw, 3)}
     assert (ended[1], ended[2]) == ("tool 1\n", "tool 2\n")
 
 
@@ -158,20 +159,12 @@ def test_a_program_that_failed_runs_again_only_if_this_is_asked_for(mw: mwpy.Loc
     fails = mwpy.command(f"sh -c 'echo >> {tmp_path}/{{name}}; test $(wc -l < {tmp_path}/{{name}}) = 2'")
     mw.submit(fails.task(name="once"), tag="once")
     mw.submit(fails.task(name="again"), tag="again", retry_errors=mwpy.CommandFailed)
-    assert {result.tag: result.ok for result in _results(mw, 2)} == {"once": False, "again": True}
+    assert {result.tag: result.ok for result in fetched(mw, 2)} == {"once": False, "again": True}
     assert [(tmp_path / name).read_text() for name in ("once", "again")] == ["\n", "\n\n"]
 
 
-def _results(mw: mwpy.LocalMaster, count: int) -> list[mwpy.Result[Any]]:
-    found: list[mwpy.Result[Any]] = []
-    while len(found) < count:
-        mw.loop()
-        found += mw.results()
-    return found
-
-
 def _only_result(mw: mwpy.LocalMaster) -> mwpy.Result[Any]:
-    [result] = _results(mw, 1)
+    [result] = fetched(mw, 1)
     return result
 
 
