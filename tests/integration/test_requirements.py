@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.integration.apps.stage import fetched
 
 import mwpy
 
@@ -46,10 +47,7 @@ def test_wide_and_narrow_tasks_share_the_cores_that_an_agent_offers() -> None:
     with mwpy.local_master(slaves=8, offers={"cpus": 8}) as mw:
         for _ in range(120):
             mw.submit(mwpy.task(had, random.uniform(0.001, 0.02)), cpus=random.choice((1, 1, 2, 4, 8)))
-        rows: list[Any] = []
-        while len(rows) < 120:
-            mw.loop()
-            rows += [result.value for result in mw.results()]
+        rows: list[Any] = [result.value for result in fetched(mw, 120)]
     changes = [(row[5][0], row[0]["cpus"]) for row in rows] + [(row[5][1], -row[0]["cpus"]) for row in rows]
     taken = peak = 0
     for _, change in sorted(changes):
