@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from attrs import define, field
 from mwpy._core.agent.child import AgentSettings
 from mwpy._core.agent.core import AgentCore
 from mwpy._roles.agent import LATE_S, Agent
-from mwpy._roles.edges import AgentEdges, SlaveParts
+from mwpy._roles.edges import AgentEdges, SlaveHandle
 from mwpy._transport.shared_objects import Store
 from mwpy._transport.stream import Broken, Connected
 from mwpy._values import messages, records
@@ -46,7 +46,7 @@ class World:
     def sleep(self, seconds: float, /) -> None:
         self.now += seconds
 
-    def poll(self, timeout_s: float | None) -> Poll:
+    def poll(self, timeout_s: float | None, files: Mapping[int, int]) -> Poll:
         return self.happens()
 
     def fileno(self) -> int:
@@ -59,12 +59,10 @@ class World:
     def write(self, happened: Sequence[records.Record], wall: float) -> None:
         self.trail += happened
 
-    def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
+    def start(self, number: int, welcome: messages.Welcome) -> SlaveHandle:
         raise AssertionError("no slave is started")
 
     def clear(self) -> None: ...
-    def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None: ...
-    def unwatch(self, fd: int) -> None: ...
     def send(self, frames: Sequence[Buffer]) -> None: ...
     def reap(self, known: Container[int]) -> None: ...
     def close(self, linger_s: float = 0.0) -> None: ...

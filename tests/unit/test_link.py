@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import ipaddress
 import os
+import select
 import socket
 import struct
 import subprocess
@@ -192,25 +193,16 @@ def test_messages_arrive_unchanged_in_both_directions(ends: Loopback, frames: li
 # ---- the agent's end ----
 
 
-def test_an_agent_waits_for_the_channels_that_it_watches(ends: Loopback) -> None:
+def test_an_agent_waits_for_the_files_that_it_names(ends: Loopback) -> None:
     _, agent, _ = ends.pair()
     ends.until(lambda: agent.fates, "connection")
     reading, writing = os.pipe()
     try:
-        agent.link.watch(reading)
-        assert agent.link.poll(0.0)[2] == []
+        both = {reading: select.POLLIN, writing: select.POLLIN | select.POLLOUT}
+        assert agent.link.poll(None, both) == ([], [], [writing])
         os.write(writing, b"!")
-        assert agent.link.poll(None) == ([], [], [reading])
-        assert agent.link.poll(None) == ([], [], [reading])
-        agent.link.unwatch(reading)
+        assert agent.link.poll(None, {reading: select.POLLIN, writing: select.POLLIN}) == ([], [], [reading])
         assert agent.link.poll(0.0) == ([], [], [])
-        agent.link.watch(writing)
-        assert agent.link.poll(0.0) == ([], [], [])
-        agent.link.watch(writing, writable=True)
-        assert agent.link.poll(None) == ([], [], [writing])
-        agent.link.watch(writing)
-        assert agent.link.poll(0.0) == ([], [], [])
-        agent.link.unwatch(writing)
     finally:
         os.close(reading)
         os.close(writing)

@@ -11,10 +11,12 @@ memory.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from attrs import evolve
@@ -24,8 +26,7 @@ from mwpy._core.agent import child
 from mwpy._core.agent.child import AgentSettings, DropShare, OpenShare, Resumed, ShareNotKept, ShareOpened, WriteShare
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.holding import known
-from mwpy._roles.agent_files import STDERR, STDOUT, SlaveHandle, WatchedFiles
-from mwpy._roles.edges import AgentEdges, MasterSearch
+from mwpy._roles.edges import AgentEdges, MasterSearch, SlaveHandle
 from mwpy._roles.sessions import SessionLink, hello_of_this_process
 from mwpy._roles.slave_processes import Launcher, SlaveCommand, SlaveProcesses, Template
 from mwpy._system import clock, forks, memory, offers
@@ -137,6 +138,9 @@ ANSWER_S = 0.1
 
 LINGER_S = 1.0
 """Seconds for sending the last messages to the master."""
+
+
+STDOUT, STDERR = 1, 2
 
 
 class Again(NamedTuple):
@@ -268,10 +272,11 @@ class Agent:
         self.link = self._link = SessionLink(edges.link, edges.search, brought)
         self._outlets, self._clock = edges.outlets, edges.clock
         self._slaves: dict[int, SlaveHandle] = {}
-        self._watched = WatchedFiles(self._link, edges.outlets, self._slaves)
-        self._processes = SlaveProcesses(core, edges, self._link, self._slaves, self._watched)
-        self._signals_fd = edges.signals.fileno()
-        self._link.watch(self._signals_fd)
+        self._processes = SlaveProcesses(core, edges, self._slaves)
+        self._watched: dict[int, tuple[int, Callable[[float], None]]] = {}
+        """What it waits for, by file descriptor: flags of `select`, and what to call when it is ready."""
+        self._full_until: float | None = None
+        """When slaves are read again although one of the agent's own streams is full; None if none is full."""
         self.looked_at = edges.clock.monotonic()
         """When it last looked at the clock."""
 
@@ -287,8 +292,10 @@ class Agent:
         Returns:
             The exit code; None as long as the agent stays.
         """
-        timeout_s = self.timeout(self._look())
-        link_events, received, ready = self._link.poll(timeout_s)
+        now = self._look()
+        files = self.files(now)
+        timeout_s = self.timeout(now)
+        link_events, received, ready = self._link.poll(timeout_s, files)
         now = self._look(timeout_s)
         for frames in received:
             self._hear_master(frames, now)
@@ -297,16 +304,45 @@ class Agent:
         if (answer := self._link.answer()) is not None:
             self._core.handle(answer, now)
         for fd in ready:
-            self._hear_fd(fd, now)
+            self._watched[fd][1](now)
         code = self._act(now)  # at once: the master or a slave waits for this
         caught = self._edges.signals.take()
         if caught and code is None:
             self._hear_signals(caught, now)
             code = self._act(now)
-        self._watched.update(now, listens=not self._link.is_full)
         if now >= self._link.say_at:
             self._link.say()
         return code
+
+    def files(self, now: float) -> dict[int, int]:
+        """Return the file descriptors to wait for, each with flags of `select`. Call this before `timeout`.
+
+        The agent must not block, and must limit how much of its slaves' output it stores. So it reads no slave's output
+        while its own stream is full. The slaves then wait, as they would without an agent. After a while
+        (`Outlet.patience_until`) the agent reads them again, and drops output that its stream does not accept.
+        """
+        signals = self._edges.signals
+        watched = self._watched = {signals.fileno(): (select.POLLIN, lambda _: signals.clear())}
+        if self._processes.template is not None:
+            watched[self._processes.template.fileno()] = select.POLLIN, self._processes.hear_template
+        full: dict[int, float] = {}
+        for number, outlet in self._outlets.items():
+            until = outlet.patience_until()
+            if until is not None and now < until:
+                full[number] = until
+            if outlet.waiting:
+                watched[number] = select.POLLOUT, outlet.flush
+        self._full_until = min(full.values(), default=None)
+        listens = 0 if self._link.is_full else select.POLLIN
+        for slave in self._slaves.values():  # one may have the number of an own stream that was closed
+            channel = slave.channel
+            wanted = listens | (select.POLLOUT if channel.wants_write else 0)
+            if slave.has_process and not channel.eof and wanted:
+                watched[channel.fileno()] = wanted, partial(self._hear_stream, slave)
+            for output, pipe in slave.outputs.items():
+                if output not in full and not pipe.ended:
+                    watched[pipe.fileno()] = select.POLLIN, partial(self._hear_output, slave, output)
+        return {fd: wanted for fd, (wanted, _) in watched.items()}
 
     def _look(self, waits_s: float = 0.0) -> float:
         """Return the time. Report a stop since the last look, whether the agent waited or worked.
@@ -325,7 +361,7 @@ class Agent:
         """How long to wait at most if nothing happens, in seconds. Only an agent that is late notices that it was
         stopped, so it never waits longer than a part of the client timeout."""
         latest = now + (ANSWER_S if self._link.asks else self._core.settings.client_timeout_s / 2)
-        until = min(known((self._core.next_deadline(), self._watched.full_until, self._link.say_at, latest)))
+        until = min(known((self._core.next_deadline(), self._full_until, self._link.say_at, latest)))
         return max(0.0, until - now)
 
     # ---- what happened -------------------------------------------------------------------------------------
@@ -355,22 +391,9 @@ class Agent:
         else:
             self._core.handle(child.Heard(message, frames), now)
 
-    def _hear_fd(self, fd: int, now: float) -> None:
-        if fd == self._signals_fd:
-            self._edges.signals.clear()
-            return
-        slave, output = self._watched.owner(fd)
-        if slave is None:
-            if output:
-                self._outlets[output].flush(now)
-            else:
-                self._processes.hear_template(now)
-        elif output:
-            self._hear_output(slave, output, slave.parts.outputs[output].read(), now)
-        else:
-            self._hear_stream(slave, now)
-
     def _hear_stream(self, slave: SlaveHandle, now: float) -> None:
+        if slave.number not in self._slaves:  # it has ended just now
+            return
         if slave.channel.wants_write:
             slave.channel.flush()
         self._hear_slave(slave, now)
@@ -394,7 +417,10 @@ class Agent:
             return False
         return heard
 
-    def _hear_output(self, slave: SlaveHandle, output: int, data: bytes, now: float) -> None:
+    def _hear_output(self, slave: SlaveHandle, output: int, now: float) -> None:
+        if slave.number not in self._slaves:
+            return
+        data = slave.outputs[output].read()
         if output == STDOUT:
             self._outlets[STDOUT].pass_on(data, now)
         elif data:
@@ -404,7 +430,7 @@ class Agent:
         if signal.SIGTERM in caught:
             is_limited = self._core.settings.memory_bytes is not None
             busy = [child.number for child in self._core.children.values() if child.held and is_limited]
-            used = {number: self._slaves[number].parts.process.used_memory(0) for number in busy}
+            used = {number: self._slaves[number].process.used_memory(0) for number in busy}
             self._core.handle(child.Terminated("evicted (SIGTERM)", used=used), now)
         elif signal.SIGINT in caught:
             self._core.handle(child.Terminated("removed (SIGINT)", Cause.SCALED_DOWN), now)
@@ -439,7 +465,7 @@ class Agent:
                     slave.channel.end_at(actions.end_at)
             for number, most in actions.limit_memory:
                 if number in self._slaves:
-                    self._slaves[number].parts.process.limit_memory(most)
+                    self._slaves[number].process.limit_memory(most)
             if actions.share_files:
                 for report in changed(self._edges.shares, actions.share_files):
                     core.handle(report, now)
@@ -448,9 +474,9 @@ class Agent:
             if actions.recall:
                 self._recall(actions.recall, now)
             for slave in self._alive(actions.abort):
-                slave.parts.process.abort()
+                slave.process.abort()
             for slave in self._alive(actions.kill):
-                slave.parts.process.kill()
+                slave.process.kill()
             for slave in self._alive(actions.look):
                 self._look_at(slave, now)
             for number, exact_above in actions.measure:
@@ -492,7 +518,7 @@ class Agent:
         for slave, wanted in slaves:
             if wanted is None:  # a task that is over its limit may have ended meanwhile
                 self._hear_slave(slave, now)
-            if slave.parts.process.poll() is None:
+            if slave.process.poll() is None:
                 self._core.handle(child.Recalled(slave.number, slave.channel.started, wanted), now)
 
     def _look_at(self, slave: SlaveHandle, now: float) -> None:
@@ -520,7 +546,7 @@ class Agent:
 
     def _measure(self, slave: SlaveHandle, exact_above: int, now: float) -> None:
         """Report how much memory a slave uses."""
-        process, started = slave.parts.process, slave.channel.started  # first: the slave may go on meanwhile
+        process, started = slave.process, slave.channel.started  # first: the slave may go on meanwhile
         used = process.used_memory(exact_above)
         self._core.handle(child.Measured(slave.number, started, used, process.limit_kills), now)
 
@@ -529,7 +555,7 @@ class Agent:
         while self._hear_slave(slave, now):
             pass
         self._look_at(slave, now)
-        process, channel, outputs = slave.parts.process, slave.channel, slave.parts.outputs
+        process, channel, outputs = slave.process, slave.channel, slave.outputs
         self._outlets[STDOUT].pass_on(outputs[STDOUT].read_rest(), now)
         error_output = outputs[STDERR].read_rest()
         fault = channel.fault(LAST_WORDS_BYTES)
@@ -546,7 +572,7 @@ class Agent:
         """Leave nothing behind: kill the slaves, and close the connection after the goodbye was sent."""
         self._processes.leave_template()
         for slave in self._slaves.values():
-            slave.parts.process.kill()
+            slave.process.kill()
         for outlet in self._outlets.values():
             outlet.flush(self._clock.monotonic(), FAREWELL_S)
         self._link.close(LINGER_S)

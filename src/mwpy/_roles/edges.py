@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from attrs import define
 from msgspec import Struct
 
 from mwpy._system.clock import Clock
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 class AgentConnection(Protocol):
     """The agent's end of the connection to its master: `AgentLink`."""
 
-    def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None: ...
-    def unwatch(self, fd: int) -> None: ...
-    def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]: ...
+    def poll(
+        self, timeout_s: float | None, files: Mapping[int, int] = ...
+    ) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]: ...
     def send(self, frames: Sequence[Buffer]) -> None: ...
     def close(self, linger_s: float) -> None: ...
 
@@ -42,23 +43,29 @@ class MasterSearch(Protocol):
     def connect(self, address: str) -> AgentConnection: ...
 
 
-class SlaveParts(Struct, frozen=True):
-    """A slave process that was started, and the agent's ends of its channel and pipes."""
+@define(eq=False, repr=False)
+class SlaveHandle:
+    """A slave that was started: its process, and the agent's ends of its channel and pipes."""
 
+    number: int
     process: Child
+    """While the template starts it, the template."""
     channel: AgentEnd
     outputs: Mapping[int, Inlet]
     """Its standard output (1) and error (2)."""
     clean_up: Callable[[], None] | None = None
     """Removes what the slave leaves on the machine; called after its end."""
+    has_process: bool = False
+    """Whether it has a process of its own. Until then, its stream is not read."""
+    exit_seen: bool = False
 
 
 class SlaveLauncher(Protocol):
     """Starts slave processes and their template: `Launcher`."""
 
-    def start(self, number: int, welcome: messages.Welcome, *, sets_up: bool) -> SlaveParts: ...
+    def start(self, number: int, welcome: messages.Welcome, *, sets_up: bool) -> SlaveHandle: ...
     def start_template(self) -> Any: ...
-    def fork(self, template: Any, number: int, welcome: messages.Welcome) -> SlaveParts: ...
+    def fork(self, template: Any, number: int, welcome: messages.Welcome) -> SlaveHandle: ...
     def renew(self, environment: Mapping[str, str]) -> None: ...
     def reap(self, known: Container[int]) -> None: ...
     def programs(self, names: Sequence[str]) -> dict[str, str]: ...

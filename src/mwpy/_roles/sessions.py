@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import platform
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -405,24 +405,14 @@ class SessionLink:
         self._has_session = False
         """Whether the session begins when the master accepts this agent."""
         self._has_ended = False
-        self._watched: dict[int, tuple[bool, bool]] = {}
-        """What is watched at each file descriptor: writable, readable."""
 
     # ---- the connection ------------------------------------------------------------------------------------
 
-    def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
-        """Let `poll` wait for a file descriptor too."""
-        self._watched[fd] = writable, readable
-        self._link.watch(fd, writable, readable)
-
-    def unwatch(self, fd: int) -> None:
-        """Stop waiting for a file descriptor."""
-        del self._watched[fd]
-        self._link.unwatch(fd)
-
-    def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
+    def poll(
+        self, timeout_s: float | None, files: Mapping[int, int]
+    ) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
         """Wait for something to happen; see `AgentLink.poll`."""
-        return self._link.poll(timeout_s)
+        return self._link.poll(timeout_s, files)
 
     def end(self) -> None:
         """The connection has ended: keep what is sent from now on."""
@@ -438,8 +428,6 @@ class SessionLink:
         """Use another connection from now on, to this address."""
         assert self._search is not None, "there is no session"
         link = self._search.connect(address)
-        for fd, conditions in self._watched.items():
-            link.watch(fd, *conditions)
         self._link.close(0.0)
         self._link = link
 

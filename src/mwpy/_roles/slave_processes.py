@@ -18,9 +18,7 @@ from msgspec.structs import replace
 
 from mwpy._core.agent import child
 from mwpy._core.agent.core import AgentCore
-from mwpy._roles.agent_files import SlaveHandle, WatchedFiles
-from mwpy._roles.edges import AgentEdges, SlaveParts
-from mwpy._roles.sessions import SessionLink
+from mwpy._roles.edges import AgentEdges, SlaveHandle
 from mwpy._system import forks, offers, process
 from mwpy._system.locks import SlaveFolders
 from mwpy._system.streams import Inlet
@@ -42,36 +40,33 @@ class SlaveProcesses:
 
     _core: AgentCore
     _edges: AgentEdges
-    _link: SessionLink
-    """The link that waits for the template's answers."""
     _slaves: dict[int, SlaveHandle]
     """The slaves that have been started, by number; the agent uses this table, too."""
-    _watched: WatchedFiles
-    _template: Template | None = None
+    template: Template | None = None
 
     def start(self, number: int, now: float) -> None:
         """Start a slave as a fresh interpreter."""
         try:
             sets_up = self._core.children[number].sets_up is not None
-            parts = self._edges.launcher.start(number, self._welcome, sets_up=sets_up)
+            slave = self._edges.launcher.start(number, self._welcome, sets_up=sets_up)
         except OSError as error:
             self._cannot_start(number, error, now)
         else:
-            self._has_process(self._add(number, parts))
+            self._add(slave)
+            self._has_process(slave)
 
     def fork(self, number: int, now: float) -> None:
         """Let the template start a slave. If there is no template, start one."""
-        if self._template is not None and self._template.poll() is not None:
+        if self.template is not None and self.template.poll() is not None:
             self.leave_template()
         try:
-            if self._template is None:
-                self._template = self._edges.launcher.start_template()
-                self._link.watch(self._template.fileno())
-            parts = self._edges.launcher.fork(self._template, number, self._welcome)
+            if self.template is None:
+                self.template = self._edges.launcher.start_template()
+            slave = self._edges.launcher.fork(self.template, number, self._welcome)
         except OSError as error:
             self._cannot_start(number, error, now)
         else:
-            self._add(number, parts)
+            self._add(slave)
 
     @property
     def _welcome(self) -> messages.Welcome:
@@ -83,31 +78,30 @@ class SlaveProcesses:
         why = f"cannot be started: {process.named(error) or error}"
         self._core.handle(child.SlaveExited(number, why, NO_WORDS, 0), now)
 
-    def _add(self, number: int, parts: SlaveParts) -> SlaveHandle:
-        slave = self._slaves[number] = SlaveHandle(number, parts)
+    def _add(self, slave: SlaveHandle) -> None:
+        self._slaves[slave.number] = slave
         if (tasks_end_at := self._core.settings.tasks_end_at) is not None:
             slave.channel.end_at(tasks_end_at)
-        return slave
 
     def _has_process(self, slave: SlaveHandle) -> None:
         """Read the messages of a slave that has a process of its own now."""
         slave.has_process = True
-        happened = [records.SlaveStarted(slave.number, slave.parts.process.pid)]
+        happened = [records.SlaveStarted(slave.number, slave.process.pid)]
         self._edges.audit.write(happened, self._edges.clock.wall())
 
     def hear_template(self, now: float) -> None:
         """Read the answers of the template. A slave that it has started may have ended already."""
-        answers = () if self._template is None else self._template.answers()
+        answers = () if self.template is None else self.template.answers()
         for answer, forked in answers:
             slave = self._slaves[answer.slave]
             if forked is None:
-                slave.parts.process.close()
+                slave.process.close()
                 self.forget(slave)
                 self._core.handle(child.Forked(slave.number, answer.failure), now)
                 continue
             if answer.unsafe:
                 self.leave_template()
-            slave.parts = replace(slave.parts, process=forked)
+            slave.process = forked
             self._has_process(slave)
             self._core.handle(child.Forked(slave.number, "", answer.unsafe, answer.own_bytes), now)
         if answers:
@@ -115,39 +109,37 @@ class SlaveProcesses:
 
     def look(self, now: float) -> None:
         """Report the slaves whose processes have ended. One SIGCHLD may report several ends."""
-        template_ended = self._template is not None and self._template.poll() is not None
+        template_ended = self.template is not None and self.template.poll() is not None
         if template_ended:
             self.hear_template(now)  # or its end would be the end of a slave that it has started
         for slave in self._slaves.values():
-            if not slave.exit_seen and (code := slave.parts.process.poll()) is not None:
+            if not slave.exit_seen and (code := slave.process.poll()) is not None:
                 slave.exit_seen = True
                 self._core.handle(child.ExitSeen(slave.number, code == -signal.SIGKILL), now)
         if template_ended:
             self.leave_template()
         if self._core.settings.forks and not self._is_forking:
-            pids = [slave.parts.process.pid for slave in self._slaves.values()]
-            self._edges.launcher.reap(pids if self._template is None else [self._template.pid, *pids])
+            pids = [slave.process.pid for slave in self._slaves.values()]
+            self._edges.launcher.reap(pids if self.template is None else [self.template.pid, *pids])
 
     @property
     def _is_forking(self) -> bool:
         """Whether the template has an order that it has not answered. Until then, nobody knows which child of this
         process is the slave."""
-        template = self._template
-        return template is not None and any(slave.parts.process.pid == template.pid for slave in self._slaves.values())
+        template = self.template
+        return template is not None and any(slave.process.pid == template.pid for slave in self._slaves.values())
 
     def leave_template(self) -> None:
         """Have no template any more: it has ended, it has become a slave, or it ends because it gets no more orders."""
-        if self._template is not None:
-            self._link.unwatch(self._template.fileno())
-            self._template.close()
-            self._template = None
+        if self.template is not None:
+            self.template.close()
+            self.template = None
 
     def forget(self, slave: SlaveHandle) -> None:
         """Close the files of a slave that has ended, and remove what it has left."""
-        self._watched.remove(slave)
         slave.channel.close()
-        if slave.parts.clean_up is not None:
-            slave.parts.clean_up()
+        if slave.clean_up is not None:
+            slave.clean_up()
         del self._slaves[slave.number]
 
 
@@ -278,7 +270,7 @@ class Launcher:
     first: Template | None = None
     folders: SlaveFolders = Factory(SlaveFolders)
 
-    def start(self, number: int, welcome: messages.Welcome, *, sets_up: bool = False) -> SlaveParts:
+    def start(self, number: int, welcome: messages.Welcome, *, sets_up: bool = False) -> SlaveHandle:
         """Start a slave of an agent that the master has accepted, or its set-up, as a fresh interpreter.
 
         Raises:
@@ -296,7 +288,7 @@ class Launcher:
         number: int,
         welcome: messages.Welcome,
         begin: Callable[[SlaveSettings, Sequence[int]], process.Child],
-    ) -> SlaveParts:
+    ) -> SlaveHandle:
         """Start a slave with a channel and a folder.
 
         Args:
@@ -315,8 +307,8 @@ class Launcher:
             raise
         finally:
             fds.close()
-        outputs = {number: Inlet(fd, LAST_WORDS_BYTES, os.isatty(number)) for number, fd in child.outputs.items()}
-        return SlaveParts(child, channel, outputs, partial(self.folders.remove, settings.folder))
+        outputs = {each: Inlet(fd, LAST_WORDS_BYTES, os.isatty(each)) for each, fd in child.outputs.items()}
+        return SlaveHandle(number, child, channel, outputs, partial(self.folders.remove, settings.folder))
 
     def start_template(self) -> Template:
         """Start a template.
@@ -330,7 +322,7 @@ class Launcher:
             first = None
         return first or self.command.start_template()
 
-    def fork(self, template: Template, number: int, welcome: messages.Welcome) -> SlaveParts:
+    def fork(self, template: Template, number: int, welcome: messages.Welcome) -> SlaveHandle:
         """Let a template start a slave.
 
         Raises:

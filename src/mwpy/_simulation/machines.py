@@ -27,7 +27,7 @@ from mwpy._core.agent.limits import EXIT_S, KILLED_TOO_S, NEARLY
 from mwpy._core.agent.starts import ABORT_S
 from mwpy._core.holding import take_named
 from mwpy._roles.agent import Agent
-from mwpy._roles.edges import AgentEdges, SlaveParts
+from mwpy._roles.edges import AgentEdges, SlaveHandle
 from mwpy._roles.runner import BLOCK_S, GATHER_S, SHORT_S, STRETCH_S, Unsent, WaitingTasks, arrived
 from mwpy._simulation.checkers import LARGE_BYTES, HistoryChecker, Run, read_state
 from mwpy._simulation.network import (
@@ -201,10 +201,10 @@ class SimulatedSlave(SimulatedProcess):
 
     # ---- the process as its agent sees it ------------------------------------------------------------------
 
-    def parts(self, process: Any) -> SlaveParts:
+    def parts(self, process: Any) -> SlaveHandle:
         """What its agent has of it, if this process is it or starts it."""
-        edges: Any = (process, self.channel, self.outputs)
-        return SlaveParts(*edges)
+        edges: Any = (self.number, process, self.channel, self.outputs)
+        return SlaveHandle(*edges)
 
     def kill(self) -> None:
         """Its agent ends it."""
@@ -615,7 +615,7 @@ class SimulatedTemplate(SimulatedProcess):
         """The file descriptor to wait for."""
         return ORDERS_FD
 
-    def fork(self, number: int) -> SlaveParts:
+    def fork(self, number: int) -> SlaveHandle:
         """Start a slave."""
         self.has_orders = True
         assert self._starts is None, "it starts another slave"
@@ -796,7 +796,7 @@ class AgentProcess:
 
     # ---- slaves --------------------------------------------------------------------------------------------
 
-    def start(self, number: int, welcome: messages.Welcome, *, sets_up: bool = False) -> SlaveParts:
+    def start(self, number: int, welcome: messages.Welcome, *, sets_up: bool = False) -> SlaveHandle:
         """Start a slave as a fresh interpreter; sometimes fail because memory is missing."""
         slave = self.make_slave(number, self.life.checker.edits)
         slave.sets_up = welcome.set_up if sets_up else None
@@ -812,7 +812,7 @@ class AgentProcess:
         self._template = SimulatedTemplate(self, self.life.checker.edits)
         return self._template
 
-    def fork(self, template: SimulatedTemplate, number: int, welcome: messages.Welcome) -> SlaveParts:
+    def fork(self, template: SimulatedTemplate, number: int, welcome: messages.Welcome) -> SlaveHandle:
         """Let the template start a slave. It loads the script during the start of the first one."""
         is_new = not template.has_orders
         parts = template.fork(number)
@@ -999,7 +999,8 @@ class AgentProcess:
             if code is not None:
                 self._exit(code)
                 return
-            if not self.connection.pending:
+            files = self._agent.files(self.world.now)
+            if not (self.connection.pending or files.keys() & self._ready.keys()):
                 break
         else:
             raise AssertionError("an agent iterates without an end")

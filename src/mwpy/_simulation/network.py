@@ -10,7 +10,7 @@ only if it had sent a message to the master.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from attrs import Factory, define
@@ -49,17 +49,6 @@ class Connection:
     """When the master went on with the session of the agent."""
     _inbox: deque[list[Buffer]] = Factory(deque)
     _changes: list[Connected | Broken] = Factory(list)
-    _watched: dict[int, None] = Factory(dict)
-
-    def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
-        """Report when a file descriptor can be read."""
-        self.unwatch(fd)
-        if writable or readable:
-            self._watched[fd] = None
-
-    def unwatch(self, fd: int) -> None:
-        """Stop reporting a file descriptor."""
-        self._watched.pop(fd, None)
 
     def arrive(self, frames: list[Buffer]) -> None:
         """A message of the master arrives."""
@@ -75,12 +64,14 @@ class Connection:
 
     @property
     def pending(self) -> bool:
-        """Whether `poll` would return something."""
-        return bool(self._inbox or self._changes or self._watched.keys() & self.ready.keys())
+        """Whether `poll` would return something, besides files."""
+        return bool(self._inbox or self._changes)
 
-    def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
+    def poll(
+        self, timeout_s: float | None, files: Mapping[int, int] = {}
+    ) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
         """Return one message, or else the end of the connection; and the file descriptors that can be read."""
-        ready = [fd for fd in self.ready if fd in self._watched]
+        ready = [fd for fd in self.ready if fd in files]
         if self._inbox:
             return [], [self._inbox.popleft()], ready
         changes, self._changes = self._changes, []

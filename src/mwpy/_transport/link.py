@@ -35,11 +35,12 @@ import fcntl
 import hashlib
 import os
 import secrets
+import select
 import socket
 import struct
 import sys
 import termios
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from math import inf
@@ -201,9 +202,13 @@ _EVENT = struct.Struct("=Hi")
 """The first frame of a monitor's message; see zmq_socket_monitor(3). pyzmq's own function imports asyncio."""
 
 _POLLIN = int(zmq.POLLIN)
+_POLLOUT = int(zmq.POLLOUT)
 _NOBLOCK = int(zmq.NOBLOCK)
 _NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 """These flags are plain numbers because they are used for each message, and operators of enumerations are slow."""
+
+_FLAGS = {select.POLLIN: _POLLIN, select.POLLOUT: _POLLOUT, select.POLLIN | select.POLLOUT: _POLLIN | _POLLOUT}
+"""What the flags of `select` are for ZeroMQ."""
 
 _send_frame: Callable[[zmq.Socket[bytes], Buffer, int, bool], object] = zmq.backend.Socket.send  # type: ignore[assignment]
 """The method of the base class of `zmq.Socket`. The subclass does more than is needed, and takes twice as long."""
@@ -331,35 +336,27 @@ class AgentLink:
         self._monitor.get(zmq.EVENTS)  # from now on, its descriptor says when there is something to read
         self._arriving: dict[bytes, Arriving] = {}
         """The large message that has not arrived as a whole."""
-        self._poller = zmq.Poller()
-        self._poller.register(self._dealer, zmq.POLLIN)
-        self._poller.register(self._monitor_fd, zmq.POLLIN)
         try:
             self._dealer.connect(address)
         except zmq.ZMQError as error:
             self.close(0.0)
             raise UsageError(f"{address} is no address to connect to: write tcp://HOST:PORT") from error
 
-    def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
-        """Let `poll` wait for a file descriptor too."""
-        self._poller.register(fd, (zmq.POLLIN if readable else 0) | (zmq.POLLOUT if writable else 0))
-
-    def unwatch(self, fd: int) -> None:
-        """Stop waiting for a file descriptor, if `poll` waits for it: it may neither be read nor written now."""
-        self._poller.register(fd, 0)
-
-    def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
+    def poll(
+        self, timeout_s: float | None, files: Mapping[int, int] = {}
+    ) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
         """Wait for something to happen.
 
         Args:
             timeout_s: how long to wait at most; None for as long as it takes.
+            files: other file descriptors to wait for, each with `POLLIN`, `POLLOUT` or both of `select`.
 
         Returns:
             The state of the connection, the messages that arrived, and the file descriptors that are ready.
         """
-        ready: dict[Any, int] = dict(
-            zmq.zmq_poll(self._poller.sockets, -1 if timeout_s is None else milliseconds(timeout_s))
-        )
+        waits_for: list[tuple[Any, int]] = [(self._dealer, _POLLIN), (self._monitor_fd, _POLLIN)]
+        waits_for += [(fd, _FLAGS[wanted]) for fd, wanted in files.items()]
+        ready: dict[Any, int] = dict(zmq.zmq_poll(waits_for, -1 if timeout_s is None else milliseconds(timeout_s)))
         fates: list[Connected | Broken] = []
         received: list[list[Buffer]] = []
         if has_arrived := bool(ready.pop(self._dealer, 0)):

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -233,33 +233,33 @@ class LocalAgentLink:
         self._is_over = False
         self._interval_s = heartbeat_interval(timeout_s)
         self._beat_at = clock.monotonic() + self._interval_s
-        self._poll = select.poll()
-        self.unwatch = self._poll.unregister
-        """Stops waiting for a file descriptor."""
         self._master = -1
         """A descriptor of the master's process; -1 if there is none."""
         with suppress(OSError, AttributeError):  # it has ended, or the system has no such descriptors
             self._master = os.pidfd_open(given.master_pid)
-            self.watch(self._master)
 
-    def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
-        """Let `poll` wait for a file descriptor too."""
-        self._poll.register(fd, (select.POLLIN if readable else 0) | (select.POLLOUT if writable else 0))
-
-    def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
+    def poll(
+        self, timeout_s: float | None, files: Mapping[int, int] = {}
+    ) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
         """Wait for something to happen.
 
         Args:
             timeout_s: how long to wait at most; None for as long as it takes.
+            files: other file descriptors to wait for, each with `POLLIN`, `POLLOUT` or both of `select`.
 
         Returns:
             The end of the connection, the messages that came before it, and the file descriptors that are ready.
         """
         fates, received = list[Connected | Broken](), list[list[Buffer]]()
         left_s, stream = self._beat_at - clock.monotonic(), self._end.fileno()
+        poll = select.poll()
+        for fd, wanted in files.items():
+            poll.register(fd, wanted)
         if not self._is_over:
-            self.watch(stream, self._end.wants_write)
-        ready = dict(self._poll.poll(milliseconds(left_s if timeout_s is None else min(left_s, timeout_s))))
+            poll.register(stream, select.POLLIN | (select.POLLOUT if self._end.wants_write else 0))
+            if self._master >= 0:
+                poll.register(self._master, select.POLLIN)
+        ready = dict(poll.poll(milliseconds(left_s if timeout_s is None else min(left_s, timeout_s))))
         has_ended = ready.pop(self._master, 0)
         if ready.pop(stream, 0):
             self._end.flush()
@@ -280,9 +280,6 @@ class LocalAgentLink:
     def _over(self, reason: str) -> Broken:
         """Wait for the connection no more."""
         self._is_over = True
-        self.unwatch(self._end.fileno())
-        if self._master >= 0:
-            self.unwatch(self._master)
         return Broken("lost", reason)
 
     def send(self, frames: Sequence[Buffer]) -> None:
