@@ -33,7 +33,7 @@ from mwpy._transport.link import (
     PIECE_BYTES,
     SILENT,
     CurvePair,
-    Door,
+    MasterLink,
     member_keys,
     server_keys,
 )
@@ -258,9 +258,9 @@ def test_a_stopped_agent_that_was_forgotten_leaves_no_connection(stage: Stage, e
     master = ends.master(timeout_s=TIMEOUT_S)
     running, peer = remote_agent(stage, ends, master, "    signal.pause()", TIMEOUT_S)
     master.link.forget(peer)
-    assert len(master.link._door._open) == 1
+    assert len(master.link._open) == 1
     running.send(signal.SIGSTOP)
-    ends.until(lambda: not master.link._door._open, "end of the connection")
+    ends.until(lambda: not master.link._open, "end of the connection")
     assert master.gone == []
 
 
@@ -404,16 +404,16 @@ def test_the_address_of_a_stranger_is_known_although_the_master_is_slow(
     ends: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request for its admission waits, and its connection has ended before the master goes on."""
-    answer = Door.answer
+    admit = MasterLink._admit
 
-    def answer_slowly(door: Door) -> None:
-        answer(door)
+    def admit_slowly(link: MasterLink) -> None:
+        admit(link)
         time.sleep(0.2)
 
-    monkeypatch.setattr(Door, "answer", answer_slowly)
+    monkeypatch.setattr(MasterLink, "_admit", admit_slowly)
     master = ends.master(host="*")
     ends.agent(master, source="127.0.0.9:0;", member=member_keys(STRANGERS_KEY)).link.send([b"evil"])
-    assert select.select([master.link._door.requests], [], [], PATIENCE_S)[0]
+    assert select.select([master.link._requests_fd], [], [], PATIENCE_S)[0]
     ends.until(lambda: master.strangers, "refusal")
     assert [each.address for each in master.strangers] == ["127.0.0.9"]
 

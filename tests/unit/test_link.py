@@ -232,7 +232,7 @@ def test_a_peer_can_be_disconnected(ends: Loopback) -> None:
 def test_a_peer_whose_descriptor_belongs_to_another_connection_is_not_disconnected(ends: Loopback) -> None:
     """The kernel uses descriptors again. The host and port at the other end say whose connection it is."""
     master, agent, name = ends.pair()
-    master.link._door._peers[name].other_end = "127.0.0.1", 1
+    master.link._peers[name].other_end = "127.0.0.1", 1
     master.link.disconnect(name)
     ends.hello(agent, master, b"still here")
 
@@ -324,10 +324,11 @@ def test_a_message_of_which_a_piece_is_missing_when_its_sender_is_gone_takes_no_
     agent.link._dealer.send(announcement)
     agent.link._dealer.send(first)
     ends.hello(ends.agent(master), master)
-    ends.until(lambda: master.link._arriving, "the announcement")
+    peers = master.link._peers
+    ends.until(lambda: any(each.messages._reader for each in peers.values()), "the announcement")
     ends.close(agent, 1.0)
     ends.until(lambda: master.gone, "its end")
-    assert not master.link._arriving
+    assert not any(each.messages._reader for each in peers.values())
 
 
 # ---- the addresses that a master publishes, and their order, on hosts of many kinds ----

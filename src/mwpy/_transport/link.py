@@ -131,16 +131,18 @@ def in_pieces(frames: Sequence[Buffer]) -> Iterator[Buffer]:
 
 
 class Arriving:
-    """A message that arrives in pieces: a stream of which each piece brings some bytes.
+    """The messages of a peer: the large ones arrive in pieces. To the reader it is a stream of their bytes.
 
     Args:
-        most_bytes: the largest size of the whole message.
+        most_bytes: the largest size of a whole message.
     """
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
+        self._most_bytes = most_bytes
         self._rest = memoryview(b"")
         """The part of the last piece that was not read."""
-        self._reader = Reader(self, most_bytes)
+        self._reader: Reader | None = None
+        """Reads the large message that has not arrived as a whole; None if there is none."""
 
     def recv_into(self, room: memoryview, size: int = 0, flags: int = 0) -> int:  # noqa: ARG002  # as that of a socket
         """Read what there is room for, and return how many bytes these are."""
@@ -148,48 +150,26 @@ class Arriving:
         room[: len(found)] = found
         return len(found)
 
-    def add(self, piece: Sequence[Buffer]) -> list[Buffer] | None:
-        """Add the next piece.
-
-        Returns:
-            The message; None if it is not complete.
+    def add(self, frames: list[Buffer]) -> list[Buffer] | None:
+        """Return the message that has arrived, or the large message that its last piece completes; None if pieces miss.
 
         Raises:
             ProtocolError: the pieces are no message, or a message that is too large; the sender's fault.
         """
-        if len(piece) != 1:
-            raise ProtocolError(f"{len(piece)} frames are no piece of a large message")
-        self._rest = memoryview(piece[0])
+        reader, self._reader = self._reader, None
+        if reader is None:
+            if frames != [MARK]:
+                return frames
+            self._reader = Reader(self, self._most_bytes)
+            return None
+        if len(frames) != 1:
+            raise ProtocolError(f"{len(frames)} frames are no piece of a large message")
+        self._rest = memoryview(frames[0])
         while self._rest:
-            for message in self._reader.read() or ():
+            for message in reader.read() or ():
                 return message
+        self._reader = reader
         return None
-
-
-def whole(
-    frames: list[Buffer], arriving: dict[bytes, Arriving], peer: bytes, most_bytes: int = MAX_BYTES
-) -> list[Buffer] | None:
-    """Return the message that has arrived, or the large message that its last piece completes; None if pieces miss.
-
-    Args:
-        frames: what has arrived.
-        arriving: the large message of each peer that has not arrived as a whole.
-        peer: the sender.
-        most_bytes: as for `Arriving`.
-
-    Raises:
-        ProtocolError: as `Arriving.add`.
-    """
-    begun = arriving.pop(peer, None)
-    if begun is not None:
-        message = begun.add(frames)
-    elif frames == [MARK]:
-        begun, message = Arriving(most_bytes), None
-    else:
-        return frames
-    if message is None:
-        arriving[peer] = begun
-    return message
 
 
 # What both ends of the link do with ZeroMQ's sockets.
@@ -334,8 +314,7 @@ class AgentLink:
         self._monitor = self._dealer.get_monitor_socket()
         self._monitor_fd = int(self._monitor.get(zmq.FD))
         self._monitor.get(zmq.EVENTS)  # from now on, its descriptor says when there is something to read
-        self._arriving: dict[bytes, Arriving] = {}
-        """The large message that has not arrived as a whole."""
+        self._messages = Arriving()
         try:
             self._dealer.connect(address)
         except zmq.ZMQError as error:
@@ -376,7 +355,7 @@ class AgentLink:
         """Receive a message that has arrived; nothing if it is large, and not all of its pieces have arrived."""
         for _ in range(PIECES_A_POLL):
             frames, _ = receive(self._dealer)
-            if (message := whole(frames, self._arriving, b"")) is not None:
+            if (message := self._messages.add(frames)) is not None:
                 return [message]
             if not has_more(self._dealer):
                 break
@@ -415,16 +394,11 @@ _UNREAD = struct.Struct("=i")
 @contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.SocketType]:
     """A connection of libzmq, which keeps its descriptor."""
-    connection = _connection(descriptor)
+    connection = socket.SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)  # faster than `socket.socket`
     try:
         yield connection
     finally:
         connection.detach()
-
-
-def _connection(descriptor: int) -> socket.SocketType:
-    """A connection of libzmq: the caller must detach it. This is the base class of `socket.socket`, which is slower."""
-    return socket.SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
 
 
 def peer_of(descriptor: int) -> OtherEnd | None:
@@ -438,21 +412,12 @@ def peer_of(descriptor: int) -> OtherEnd | None:
 
 
 def silence_of(descriptor: int, other_end: OtherEnd) -> float | None:
-    """Return for how many seconds nothing has arrived on a connection. None if it has ended.
-
-    The master asks this of thousands of connections at once, so it enters no context, which takes as long as the rest.
-    """
-    try:
-        connection = _connection(descriptor)
-        try:
-            if connection.getpeername() != other_end:
-                return None
+    """Return for how many seconds nothing has arrived on a connection. None if it has ended."""
+    with suppress(OSError, ValueError, struct.error), _borrowed(descriptor) as connection:
+        if connection.getpeername() == other_end:
             info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
             return float(_TCP_INFO.unpack(info)[0] / 1000)
-        finally:
-            connection.detach()
-    except (OSError, ValueError, struct.error):
-        return None
+    return None
 
 
 def has_unread(descriptor: int) -> bool:
@@ -471,7 +436,7 @@ def end(descriptor: int, other_end: OtherEnd) -> None:
             connection.shutdown(socket.SHUT_RDWR)
 
 
-# The master's door: it admits members, reports strangers, and knows all connections of the ROUTER.
+# The master's end of all connections: it admits members, reports strangers, and knows all connections of the ROUTER.
 #
 # A peer without the members' key is refused by the handshake. A peer that has this key, but expects another server's
 # key, ends the connection itself. Neither sends a message. So a stranger is a connection that ended before a message
@@ -481,7 +446,7 @@ def end(descriptor: int, other_end: OtherEnd) -> None:
 # messages of the connection, and by then the descriptor may belong to another connection. So a peer whose descriptor is
 # named is only *doubtful*. It is sent probes until one of them fails.
 #
-# The master's script must still be able to open files. So if there are more connections than there should be, the door
+# The master's script must still be able to open files. So if there are more connections than there should be, the link
 # ends the oldest ones from which no message was read. A member sends its first message within moments, so the oldest
 # ones are strangers that say nothing. If the script has used all file descriptors nevertheless, accepting fails, and
 # libzmq tries again without a pause, until there are some.
@@ -491,8 +456,8 @@ _WATCHED = zmq.EVENT_ACCEPTED | zmq.EVENT_ACCEPT_FAILED | zmq.EVENT_HANDSHAKE_FA
 """What the monitor reports: connections that begin or cannot begin, wrong keys, and connections that end."""
 
 EVENTS_A_READ = 2500
-"""How many events one `read` reads at most, because libzmq reports failures faster than they can be read. 2,000 can
-wait in the monitor's pipe. `read` reads all of these, so the beginning of a connection is read before its messages."""
+"""How many events one `poll` reads at most, because libzmq reports failures faster than they can be read. 2,000 can
+wait in the monitor's pipe. `poll` reads all of these, so the beginning of a connection is read before its messages."""
 
 SILENT = 0.85
 """A connection on which nothing had arrived for this part of the timeout ended because of its silence. The end of a
@@ -502,189 +467,6 @@ WRONG_KEY = "a stranger: it has no key of ours; if it is an agent, give it a fre
 NO_MESSAGE = (
     "a stranger: it has the keys of another computation, or is no agent; if it is one, give it a fresh resource file"
 )
-
-
-class Connection(Struct, eq=False):
-    """A connection of the ROUTER."""
-
-    descriptor: int
-    other_end: OtherEnd | None
-    """Where it comes from; None if it had ended when this was asked."""
-    is_sure: bool
-    """Whether no earlier connection had this descriptor of which messages may be unread."""
-    peer: bytes = b""
-    """The name of its peer; empty if no message was read from it."""
-    heard_at: float = inf
-    """When the last byte had arrived at the last look."""
-    is_turned_away: bool = False
-    """Whether the door ends it to make room."""
-    reason: str = ""
-    """What to report if it has ended and no message was read from it; empty if it has not ended."""
-
-    @property
-    def address(self) -> str:
-        """The host at its other end."""
-        return _address(self.other_end)
-
-
-class Door:
-    """Answers requests for admission, and watches the connections of a ROUTER.
-
-    Args:
-        context: the ZeroMQ context of the ROUTER. Make the door before the ROUTER is bound.
-        member: the public key of members, as bytes.
-    """
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], member: bytes) -> None:
-        self._member = member
-        self._requests = context.socket(zmq.REP)
-        self._requests.linger = 0
-        self._requests.bind("inproc://zeromq.zap.01")
-        self.requests = int(self._requests.get(zmq.FD))
-        """The descriptor of the requests for admission (ZAP, RFC 27): wait for it, then call `answer`."""
-        self.limit = sys.maxsize
-        """How many connections there should be at most."""
-        self._open: dict[int, Connection] = {}
-        """The connections that have not ended, by descriptor; the oldest is the first."""
-        self.ended: dict[int, Connection] = {}
-        """Those that have ended, and are not reported."""
-        self._peers: dict[bytes, Connection] = {}
-        """The connections of the peers that are not forgotten."""
-        self.doubtful: dict[bytes, int] = {}
-        """Peers that may be gone, which only a failing send shows, and how many probes each was sent."""
-        self._is_full = False
-        """Whether it was said that connections cannot be accepted, and none was accepted since."""
-        self._next_reason = NO_MESSAGE
-        """The reason of the next connection that ends."""
-
-    def watch(self, router: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
-        """Watch a ROUTER. Return the monitor: wait for it, then call `read`."""
-        self._monitor = router.get_monitor_socket(_WATCHED)
-        return self._monitor
-
-    def answer(self) -> None:
-        """Answer all requests: members are admitted, others are not."""
-        while self._requests.poll(0):
-            version, request, _, _, _, mechanism, *credentials = self._requests.recv_multipart()
-            known = mechanism == b"CURVE" and credentials == [self._member]
-            reply = (b"200", b"OK") if known else (b"400", b"not a member")
-            self._requests.send_multipart([version, request, *reply, b"", b""])
-
-    def read(self) -> list[StrangerSeen | NotAccepted]:
-        """Read what the monitor reports. Return the strangers whose descriptors are used again, and the failures.
-
-        The connections that ended are in `ended`: when no message is left to read, call `report_ended`.
-        """
-        seen: list[StrangerSeen | NotAccepted] = []
-        failure = 0
-        for event, value in islice(events(self._monitor), EVENTS_A_READ):
-            if event == zmq.EVENT_ACCEPTED:
-                is_sure = value not in self.ended
-                seen += self._report(value)
-                self._open[value] = Connection(value, peer_of(value), is_sure)
-                self._is_full = False
-            elif event == zmq.EVENT_ACCEPT_FAILED:
-                if value in (errno.EMFILE, errno.ENFILE):  # else it has nothing to do with the others
-                    failure = value
-            elif event == zmq.EVENT_DISCONNECTED:
-                if (connection := self._open.pop(value, None)) is not None:
-                    connection.reason = self._next_reason
-                    self.ended[value] = connection
-                    self._doubt(connection)
-                self._next_reason = NO_MESSAGE
-            else:
-                self._next_reason = WRONG_KEY  # the next event is the end of this connection
-        if failure and not self._is_full:  # libzmq tries again without a pause
-            self._is_full = True
-            seen.append(NotAccepted(_address(None), os.strerror(failure)))
-        seen += self._make_room(max(len(self._open) - self.limit, int(failure != 0)))
-        return seen
-
-    def _make_room(self, missing: int) -> list[NotAccepted]:
-        """End the oldest connections without a message, so that as many descriptors as are missing become free."""
-        turned_away: list[NotAccepted] = []
-        unread = [each for each in self._open.values() if not each.peer] if missing > 0 else []
-        for connection in unread[:missing]:
-            if connection.is_turned_away or (peer := connection.other_end) is None:
-                continue
-            if peer_of(connection.descriptor) == peer:  # else it has ended
-                end(connection.descriptor, peer)
-                connection.is_turned_away = True
-                turned_away.append(NotAccepted(connection.address, os.strerror(errno.EMFILE)))
-        return turned_away
-
-    def begin(self, peer: bytes, descriptor: int) -> None:
-        """Record that the first message of a peer was read, with this descriptor. So the peer is not a stranger."""
-        connection = self._open.get(descriptor) or self.ended.get(descriptor) or Connection(descriptor, None, False)
-        self._peers[peer] = connection
-        connection.peer = peer
-        if connection.reason or not connection.is_sure or connection.other_end is None:
-            self._doubt(connection)
-
-    def _doubt(self, connection: Connection) -> None:
-        if connection.peer in self._peers:
-            self.doubtful.setdefault(connection.peer, 0)
-
-    def look(self, limit_s: float, now: float) -> float:
-        """End the connections on which nothing has arrived for `limit_s` seconds.
-
-        Bytes that ZeroMQ has not read yet save a connection. ZeroMQ stops reading from a peer that sends faster than
-        the master reads; then the peer cannot send either.
-
-        Returns:
-            For how many seconds the quietest connection has been silent.
-        """
-        longest_s = 0.0
-        for descriptor, connection in self._open.items():
-            peer = connection.other_end
-            silent_s = None if peer is None else silence_of(descriptor, peer)
-            if peer is None or silent_s is None:
-                self._doubt(connection)
-                continue
-            connection.heard_at = now - silent_s
-            longest_s = max(longest_s, silent_s)
-            if silent_s >= limit_s and not has_unread(descriptor):
-                end(descriptor, peer)
-        return longest_s
-
-    def silence_before_end(self, peer: bytes, now: float, timeout_s: float) -> float:
-        """Return for how long nothing was heard from a peer that is gone; 0.0 if this is not why it is gone."""
-        silent_s = now - self._peers[peer].heard_at if peer in self._peers else 0.0
-        return silent_s if silent_s >= timeout_s * SILENT else 0.0
-
-    def end(self, peer: bytes) -> None:
-        """End the connection of a peer, unless it has ended."""
-        connection = self._peers.get(peer)
-        if connection is not None and connection.other_end is not None:
-            end(connection.descriptor, connection.other_end)
-
-    def forget(self, peer: bytes) -> None:
-        """Forget a peer."""
-        self._peers.pop(peer, None)
-        self.doubtful.pop(peer, None)
-
-    def report_ended(self) -> list[StrangerSeen]:
-        """Report the strangers among the connections that ended."""
-        return [stranger for descriptor in list(self.ended) for stranger in self._report(descriptor)]
-
-    def _report(self, descriptor: int) -> list[StrangerSeen]:
-        connection = self.ended.pop(descriptor, None)
-        if connection is None or connection.peer or connection.is_turned_away:
-            return []
-        return [StrangerSeen(connection.address, connection.reason)]
-
-    def close(self) -> None:
-        """Close the door, after the ROUTER."""
-        self._requests.close(0)
-        self._monitor.close(0)
-
-
-def _address(peer: OtherEnd | None) -> str:
-    return "unknown address" if peer is None else peer[0]
-
-
-# The master's end of all connections.
-
 
 MESSAGES_A_POLL = 256
 """How many messages one `poll` reads at most, so that a flood of messages does not delay decisions."""
@@ -719,6 +501,30 @@ MAX_SLACK = 32 << 20
 """How many bytes a message may have beyond the largest payload: the other tasks of its group, and its header."""
 
 
+class Connection(Struct, eq=False):
+    """A connection of the ROUTER."""
+
+    descriptor: int
+    other_end: OtherEnd | None
+    """Where it comes from; None if it had ended when this was asked."""
+    is_sure: bool
+    """Whether no earlier connection had this descriptor of which messages may be unread."""
+    messages: Arriving
+    """What its peer has sent."""
+    peer: bytes = b""
+    """The name of its peer; empty if no message was read from it."""
+    address: str = ""
+    """The host of its peer, after a message was read from it."""
+    heard_at: float = inf
+    """When the last byte had arrived at the last look."""
+    is_turned_away: bool = False
+    """Whether the master ends it to make room."""
+    reason: str = ""
+    """What to report if it has ended and no message was read from it; empty if it has not ended."""
+    probes: int = 0
+    """How many probes its peer was sent since it is doubtful."""
+
+
 class MasterLink:
     """The master's end of all connections. One thread uses it.
 
@@ -739,7 +545,12 @@ class MasterLink:
     ) -> None:
         keys = server_keys(key)
         self._context = zmq.Context()
-        self._door = Door(self._context, z85.decode(member_keys(key).public))
+        self._member = z85.decode(member_keys(key).public)
+        self._requests = self._context.socket(zmq.REP)
+        """The requests for admission (ZAP, RFC 27). This socket must exist before the ROUTER is bound."""
+        self._requests.linger = 0
+        self._requests.bind("inproc://zeromq.zap.01")
+        self._requests_fd = int(self._requests.get(zmq.FD))
         self._router = self._context.socket(zmq.ROUTER)
         configure(self._router)
         self._router.rcvhwm = MESSAGES_UNREAD
@@ -752,21 +563,31 @@ class MasterLink:
         self._router.curve_server = True
         self._router.curve_publickey = keys.public.encode()
         self._router.curve_secretkey = keys.secret.encode()
-        self._monitor = self._door.watch(self._router)
+        self._monitor = self._router.get_monitor_socket(_WATCHED)
         self._probe = list(probe)
         self._probe_at = 0.0
         self._timeout_s = timeout_s
         self._silent_s = timeout_s + heartbeat_interval(timeout_s)
         """The silence after which a connection is ended: the last heartbeat left before the peer became silent."""
         self._look_at = 0.0
-        self._addresses: dict[bytes, str] = {}
-        """The address of each peer from which a message was read."""
+        self._limit = sys.maxsize
+        """How many connections there should be at most."""
+        self._open: dict[int, Connection] = {}
+        """The connections that have not ended, by descriptor; the oldest is the first."""
+        self._ended: dict[int, Connection] = {}
+        """Those that have ended, and are not reported."""
+        self._peers: dict[bytes, Connection] = {}
+        """Those from which a message was read, by peer, until the peer is forgotten."""
+        self._doubtful: dict[bytes, Connection] = {}
+        """Those whose peers may be gone, which only a failing send shows."""
         self._gone: dict[bytes, None] = {}
         """Peers to which a send failed."""
-        self._arriving: dict[bytes, Arriving] = {}
-        """The large message of each peer that has not arrived as a whole."""
+        self._is_full = False
+        """Whether it was said that connections cannot be accepted, and none was accepted since."""
+        self._next_reason = NO_MESSAGE
+        """The reason of the next connection that ends."""
         self._poller = zmq.Poller()
-        for readable in (self._router, self._door.requests, self._monitor):
+        for readable in (self._router, self._requests_fd, self._monitor):
             self._poller.register(readable, zmq.POLLIN)
         self.port = self._bind(host, port)
 
@@ -784,7 +605,7 @@ class MasterLink:
 
     def limit(self, connections: int) -> None:
         """Turn connections away beyond a number."""
-        self._door.limit = connections
+        self._limit = connections
 
     def watch(self, fd: int) -> None:
         """Let `poll` wait for another file descriptor, too. The caller checks whether it is ready."""
@@ -797,65 +618,146 @@ class MasterLink:
             timeout_s: how long to wait at most.
             now: seconds on a monotonic clock.
         """
-        door = self._door
-        if self._gone or door.ended:
+        if self._gone or self._ended:
             timeout_s = 0.0
-        elif door.doubtful:
+        elif self._doubtful:
             timeout_s = min(timeout_s, self._probe_at - now)
         ready = dict(zmq.zmq_poll(self._poller.sockets, milliseconds(min(timeout_s, self._look_at - now))))
         happened: list[Happened] = []
-        if self._monitor in ready or door.requests in ready:
-            happened += door.read()
-        if door.requests in ready:
-            door.answer()  # after `read`, which asks for the address of a peer: one that is refused goes at once
+        if self._monitor in ready or self._requests_fd in ready:
+            self._read_events(happened)
+        if self._requests_fd in ready:
+            self._admit()  # after the events, which show the address of a peer: one that is refused goes at once
         if self._router in ready:
             self._receive(happened)
         if now >= self._look_at:
             self._look(now)
-        if door.doubtful and (now >= self._probe_at or not min(door.doubtful.values())):
+        if self._doubtful and (now >= self._probe_at or not all(each.probes for each in self._doubtful.values())):
             self._probe_doubtful(now)
-        if (self._gone or door.ended) and not has_more(self._router):
-            happened += self._report_gone(now)
-            happened += door.report_ended()
+        if (self._gone or self._ended) and not has_more(self._router):
+            for peer in [*self._gone]:
+                happened.append(Unreachable(peer, self._silence_before_end(peer, now)))
+                self.forget(peer)
+            for descriptor in [*self._ended]:
+                self._report_ended(descriptor, happened)
         return happened
 
+    # ---- what happens ----------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Answer all requests: members are admitted, others are not."""
+        while self._requests.poll(0):
+            version, request, _, _, _, mechanism, *credentials = self._requests.recv_multipart()
+            known = mechanism == b"CURVE" and credentials == [self._member]
+            reply = (b"200", b"OK") if known else (b"400", b"not a member")
+            self._requests.send_multipart([version, request, *reply, b"", b""])
+
+    def _read_events(self, happened: list[Happened]) -> None:
+        """Read what the monitor reports."""
+        failure = 0
+        for event, value in islice(events(self._monitor), EVENTS_A_READ):
+            if event == zmq.EVENT_ACCEPTED:
+                is_sure = value not in self._ended
+                self._report_ended(value, happened)
+                self._open[value] = Connection(value, peer_of(value), is_sure, Arriving(self._most_bytes))
+                self._is_full = False
+            elif event == zmq.EVENT_ACCEPT_FAILED:
+                if value in (errno.EMFILE, errno.ENFILE):  # else it has nothing to do with the others
+                    failure = value
+            elif event == zmq.EVENT_DISCONNECTED:
+                if (connection := self._open.pop(value, None)) is not None:
+                    connection.reason = self._next_reason
+                    self._ended[value] = connection
+                    self._doubt(connection)
+                self._next_reason = NO_MESSAGE
+            else:
+                self._next_reason = WRONG_KEY  # the next event is the end of this connection
+        if failure and not self._is_full:  # libzmq tries again without a pause
+            self._is_full = True
+            happened.append(NotAccepted(_address(None), os.strerror(failure)))
+        self._make_room(max(len(self._open) - self._limit, int(failure != 0)), happened)
+
+    def _make_room(self, missing: int, happened: list[Happened]) -> None:
+        """End the oldest connections without a message, so that as many descriptors as are missing become free."""
+        unread = [each for each in self._open.values() if not each.peer] if missing > 0 else []
+        for connection in unread[:missing]:
+            if connection.is_turned_away or (other_end := connection.other_end) is None:
+                continue
+            if peer_of(connection.descriptor) == other_end:  # else it has ended
+                end(connection.descriptor, other_end)
+                connection.is_turned_away = True
+                happened.append(NotAccepted(_address(other_end), os.strerror(errno.EMFILE)))
+
+    def _report_ended(self, descriptor: int, happened: list[Happened]) -> None:
+        """If the last connection with a descriptor was that of a stranger, and has ended, report it."""
+        connection = self._ended.pop(descriptor, None)
+        if connection is not None and not connection.peer and not connection.is_turned_away:
+            happened.append(StrangerSeen(_address(connection.other_end), connection.reason))
+
     def _receive(self, happened: list[Happened]) -> None:
-        router, addresses = self._router, self._addresses
+        router, peers = self._router, self._peers
         for _ in range(MESSAGES_A_POLL):
             (name, *frames), last = receive(router, self._most_frames)
             peer = bytes(name)
-            address = addresses.get(peer)
-            if address is None:
-                address = addresses[peer] = str(last.get("Peer-Address"))
-                self._door.begin(peer, int(last.get(zmq.SRCFD)))
+            connection = peers.get(peer) or self._begin(peer, last)
             try:
-                message = whole(frames, self._arriving, peer, self._most_bytes)
-                if message is not None:
-                    happened.append(Frames(peer, address, message))
+                if (message := connection.messages.add(frames)) is not None:
+                    happened.append(Frames(peer, connection.address, message))
             except ProtocolError as error:
-                happened.append(Malformed(peer, address, str(error)))
+                happened.append(Malformed(peer, connection.address, str(error)))
             if not has_more(router):
                 return
 
+    def _begin(self, peer: bytes, frame: zmq.Frame) -> Connection:
+        """The first message of a peer was read, with this frame. So the peer is not a stranger."""
+        descriptor = int(frame.get(zmq.SRCFD))
+        connection = self._open.get(descriptor) or self._ended.get(descriptor)
+        if connection is None:
+            connection = Connection(descriptor, None, False, Arriving(self._most_bytes))
+        self._peers[peer] = connection
+        connection.peer, connection.address = peer, str(frame.get("Peer-Address"))
+        if connection.reason or not connection.is_sure or connection.other_end is None:
+            self._doubt(connection)
+        return connection
+
+    # ---- peers that may be gone ------------------------------------------------------------------------------
+
+    def _doubt(self, connection: Connection) -> None:
+        if connection.peer in self._peers:
+            self._doubtful.setdefault(connection.peer, connection)
+
     def _look(self, now: float) -> None:
-        """Look at all connections: end those that were silent for too long, and probe peers that may be gone."""
-        left_s = self._silent_s - self._door.look(self._silent_s, now)
+        """Look at all connections: end those that were silent for too long, and doubt those that have ended.
+
+        Bytes that ZeroMQ has not read yet save a connection. ZeroMQ stops reading from a peer that sends faster than
+        the master reads; then the peer cannot send either.
+        """
+        longest_s = 0.0
+        for descriptor, connection in self._open.items():
+            other_end = connection.other_end
+            silent_s = None if other_end is None else silence_of(descriptor, other_end)
+            if other_end is None or silent_s is None:
+                self._doubt(connection)
+                continue
+            connection.heard_at = now - silent_s
+            longest_s = max(longest_s, silent_s)
+            if silent_s >= self._silent_s and not has_unread(descriptor):
+                end(descriptor, other_end)
         soonest_s, latest_s = self._timeout_s / MOST_LOOKS_A_TIMEOUT, self._timeout_s / LOOKS_A_TIMEOUT
-        self._look_at = now + min(max(soonest_s, left_s), latest_s)
+        self._look_at = now + min(max(soonest_s, self._silent_s - longest_s), latest_s)
 
     def _probe_doubtful(self, now: float) -> None:
         """Send a probe to each peer that may be gone."""
-        doubtful = self._door.doubtful
-        self._probe_at = now + (FAST_PROBE_S if min(doubtful.values()) < FAST_PROBES else SLOW_PROBE_S)
-        for peer in doubtful:
-            doubtful[peer] += 1
-            self.send(peer, self._probe)
+        doubtful = self._doubtful.values()
+        self._probe_at = now + (FAST_PROBE_S if min(each.probes for each in doubtful) < FAST_PROBES else SLOW_PROBE_S)
+        for connection in doubtful:
+            connection.probes += 1
+            self.send(connection.peer, self._probe)
 
-    def _report_gone(self, now: float) -> list[Unreachable]:
-        gone = [Unreachable(peer, self._door.silence_before_end(peer, now, self._timeout_s)) for peer in self._gone]
-        for peer in list(self._gone):
-            self.forget(peer)
-        return gone
+    def _silence_before_end(self, peer: bytes, now: float) -> float:
+        """Return for how long nothing was heard from a peer that is gone; 0.0 if this is not why it is gone."""
+        silent_s = now - self._peers[peer].heard_at
+        return silent_s if silent_s >= self._timeout_s * SILENT else 0.0
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         """Send to a peer without waiting. If it is gone, `poll` reports that, after all messages that it had sent."""
@@ -864,26 +766,31 @@ class MasterLink:
         try:
             send(self._router, frames, [peer])
         except zmq.ZMQError:
-            if peer in self._addresses:
+            if peer in self._peers:
                 self._gone[peer] = None
 
     def forget(self, peer: bytes) -> None:
         """Stop probing a peer."""
-        self._addresses.pop(peer, None)
-        self._door.forget(peer)
-        self._arriving.pop(peer, None)
-        self._gone.pop(peer, None)
+        for table in (self._peers, self._doubtful, self._gone):
+            table.pop(peer, None)
 
     def disconnect(self, peer: bytes) -> None:
-        """End the connection of a peer; `poll` then reports that it is gone."""
-        self._door.end(peer)
+        """End the connection of a peer, unless it has ended; `poll` then reports that it is gone."""
+        connection = self._peers.get(peer)
+        if connection is not None and connection.other_end is not None:
+            end(connection.descriptor, connection.other_end)
 
     def close(self, linger_s: float) -> None:
         """Close. Messages that were sent have `linger_s` seconds to leave."""
         self._router.disable_monitor()
         self._router.close(int(linger_s * 1000))
-        self._door.close()
+        self._requests.close(0)
+        self._monitor.close(0)
         self._context.term()
+
+
+def _address(other_end: OtherEnd | None) -> str:
+    return "unknown address" if other_end is None else other_end[0]
 
 
 # The addresses of this host that a remote slave can try, best first.
