@@ -509,13 +509,6 @@ def test_tasks_without_a_seed_beside_tasks_with_one_have_none(mw: mwpy.Master) -
     assert "seed=1" in error
 
 
-def test_slaves_draw_different_numbers_although_their_script_seeds_the_generators(stage: Stage) -> None:
-    run = stage.start("draws.py", "--mw-local", 2)
-    assert run.end() == 0, run.err
-    [one, other] = run.report
-    assert not {*one} & {*other}
-
-
 def test_slaves_draw_different_numbers_although_the_function_has_a_method_of_a_generator() -> None:
     """Such a method is what `from random import gauss` gives."""
     with mwpy.local_master(slaves=2) as mw:

@@ -84,16 +84,17 @@ def rand():
 PyTorch that mwpy calls. As in PyTorch, no object of the module is a generator of the module `random` or of NumPy."""
 
 DRAWS = """
-import os, sys, time
+import os, random, sys, time
 from pathlib import Path
+import numpy as np
 import mwpy, torch
-torch.manual_seed(1)
+random.seed(1), np.random.seed(1), torch.manual_seed(1)
 with open("loaded", "a") as file: file.write("loaded\\n")
 @mwpy.task_algorithm
 def draw(number):
     Path(f"drawing-{os.getpid()}").touch()
     while len([*Path().glob("drawing-*")]) < 2: time.sleep(0.01)
-    return [torch.rand() for _ in range(3)]
+    return [draw() for draw in (random.random, np.random.random, torch.rand) for _ in range(3)]
 @mwpy.master_algorithm
 def master(mw, argv):
     print([number for drawn in mw.map(draw, range(2)) for number in drawn])
@@ -102,13 +103,13 @@ if __name__ == "__main__": sys.exit(mwpy.main())
 """
 
 
-def test_forked_slaves_seed_the_shared_generator_of_pytorch_again(stage: Stage) -> None:
-    """The script is loaded by the master and by the template, and seeds the generator there."""
+def test_forked_slaves_seed_the_shared_generators_again(stage: Stage) -> None:
+    """The script is loaded by the master and by the template, and seeds the generators there."""
     (stage.folder / "torch.py").write_text(TORCH)
     (stage.folder / "draws.py").write_text(DRAWS)
     run = stage.start(str(stage.folder / "draws.py"), "--mw-local", 2)
     assert run.end() == 0, run.err
-    assert len({*run.report}) == 6
+    assert len({*run.report}) == 2 * 9
     assert (stage.folder / "loaded").read_text().split() == ["loaded"] * 3  # also in the agent
     stage.no_process_left()
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-import types
 from collections.abc import Callable, Iterator
 from os import utime
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from mwpy._system import packages
 from mwpy._system.packages import UserModules
-from mwpy._values.installed import is_interactive
 
 Write = Callable[[str, str], None]
 
@@ -72,21 +68,3 @@ def test_a_module_that_is_loaded_again_unchanged_is_not_reported(write: Write) -
     seen = UserModules()
     assert [seen.look() for _ in range(2)] == [False, False]
     assert seen.edited == set()
-
-
-def test_packages_the_standard_library_and_mwpy_are_not_the_users(write: Write) -> None:
-    write("edited_d", "")
-    own = importlib.import_module("edited_d")
-    assert packages.is_of_user("edited_d", own)
-    for name, module in (("msgspec", msgspec), ("json", importlib.import_module("json")), ("mwpy", own), ("sys", sys)):
-        assert not packages.is_of_user(name, module)
-    assert not packages.is_of_user("made", types.ModuleType("made"))
-
-
-@pytest.mark.parametrize("file", ["script.py", None])
-def test_a_process_without_a_script_is_interactive(monkeypatch: pytest.MonkeyPatch, file: str | None) -> None:
-    main = types.ModuleType("__main__")
-    if file is not None:
-        main.__file__ = file
-    monkeypatch.setitem(sys.modules, "__main__", main)
-    assert is_interactive() is (file is None)

@@ -36,15 +36,6 @@ def _load_in_vain() -> None:
     raise ImportError
 
 
-def test_after_a_script_seeded_the_generators_they_draw_other_numbers() -> None:
-    draws = []
-    for _ in range(3):
-        _seed()
-        reseed()
-        draws.append(_draw())
-    assert len({number for draw in draws for number in draw}) == 6
-
-
 def test_code_that_seeds_the_generators_while_it_is_loaded_does_not_disturb_them() -> None:
     """A seed that a slave algorithm has set stays. The same holds if the code cannot be loaded."""
     _seed()

@@ -78,8 +78,7 @@ def used_by(
     sources.remember()
     compares = not (by_value and is_interactive())  # the slaves of a notebook are replaced when modules were edited
     walk = _Walk(sources if compares else None, found if by_value else None, by_value)
-    walk.add(function, by_value)
-    walk.follow_all()
+    walk.follow(function, by_value)
     own, homes = walk.with_imports(by_value), dict.fromkeys(map(home_of, walk.modules))
     packages = versions(home for home in homes if home not in ("", MWPY, PYTHON))
     files = {name: sources.of(name) for name in walk.parts}
@@ -219,16 +218,27 @@ class _Walk:
     """The variables and classes that do not travel with the function, by module."""
     _assigned: set[tuple[str, str]] = Factory(set)
     """The modules and names of variables that functions assign."""
-    _waiting: list[tuple[FunctionType | type, bool]] = Factory(list)
-    """The functions and classes that were not followed, and whether each travels with the function."""
+    _waiting: list[tuple[Any, bool]] = Factory(list)
+    """What is used and was not followed, and whether by something that travels with the function."""
     _seen: dict[object, object] = Factory(dict)
-    """What was added, with its identity, which therefore nothing else can get."""
+    """What was followed, with its identity, which therefore nothing else can get."""
 
-    def follow_all(self) -> None:
-        """Follow everything that was added."""
+    def follow(self, function: Callable[..., Any], travels: bool) -> None:
+        """Follow everything that a function uses."""
+        self._waiting.append((function, travels))
         while self._waiting:
-            thing, travels = self._waiting.pop()
-            self._follow(uses_of(thing), travels)
+            value, travels = self._waiting.pop()
+            if id(value) in self._seen:
+                continue
+            self._seen[id(value)] = value
+            if isinstance(value, ModuleType | NotLoaded):
+                self._follow_module(value.__name__ if isinstance(value, ModuleType) else str(value))
+            elif isinstance(value, FunctionType | type):
+                self._follow_thing(value, travels)
+            elif isinstance(value, BuiltinFunctionType):
+                self.modules[module_of(value)] = None
+            else:
+                self._waiting += [(each, travels) for each in _made_of(value)]
 
     def values_of(self, module: str) -> dict[str, str]:
         """Return the digests of the values that are used of a module, without those that the functions assign."""
@@ -246,38 +256,14 @@ class _Walk:
                 self.modules |= dict.fromkeys(found)
         return [name for name in self.modules if name != MAIN and is_own(name)]
 
-    def add(self, value: Any, travels: bool) -> None:
-        """Add something that is used.
-
-        Args:
-            travels: whether it is used by something that travels with the function.
-        """
-        if id(value) in self._seen:
-            return
-        self._seen[id(value)] = value
-        if isinstance(value, ModuleType | NotLoaded):
-            self._add_module(value.__name__ if isinstance(value, ModuleType) else str(value))
-        elif isinstance(value, FunctionType | type):
-            self._add_thing(value, travels)
-        elif isinstance(value, BuiltinFunctionType):
-            self.modules[module_of(value)] = None
-        elif bound := _bound_in(value):
-            for each in bound:
-                self.add(each, travels)
-        else:
-            self.add(type(value), travels)
-            wrapped = _attribute(value, "__wrapped__")
-            if isinstance(wrapped, FunctionType | MethodType | type):
-                self.add(wrapped, travels)
-
-    def _add_module(self, name: str) -> None:
+    def _follow_module(self, name: str) -> None:
         self.modules[name] = None
         text = self._sources.of(name) if self._sources is not None and is_own(name) else None
         if text is not None:
             self.parts.setdefault(name, {})[f"{_WHOLE} {name}"] = text.digest
-            self._follow(text.imported_by(name), travels=False)
+            self._add(text.imported_by(name), travels=False)
 
-    def _add_thing(self, thing: FunctionType | type, travels: bool) -> None:
+    def _follow_thing(self, thing: FunctionType | type, travels: bool) -> None:
         module, name = module_of(thing), qualname_of(thing)
         if isinstance(thing, FunctionType):
             self._assigned |= {(module, each) for each in names_assigned_in(thing.__code__)}
@@ -290,11 +276,11 @@ class _Walk:
         if is_own(module):
             if not travels:
                 self._note(module, name.partition(".")[0])
-            self._waiting.append((thing, travels))
+            self._add(uses_of(thing), travels)
         elif isinstance(wrapped := vars(thing).get("__wrapped__"), FunctionType):
-            self.add(wrapped, travels)
+            self._waiting.append((wrapped, travels))
 
-    def _follow(self, uses: Iterable[Use], travels: bool) -> None:
+    def _add(self, uses: Iterable[Use], travels: bool) -> None:
         for use in uses:
             with_it = travels
             for space, name in use.trail if use.module else ():
@@ -303,7 +289,7 @@ class _Walk:
                 if not with_it:
                     self._note(module, name)
                     self._values.setdefault(module, set()).add(name)
-            self.add(use.value, with_it)
+            self._waiting.append((use.value, with_it))
 
     def _note(self, module: str, name: str) -> None:
         """Add the statements that define a function, class or variable of a module, and follow what they use."""
@@ -317,7 +303,7 @@ class _Walk:
             kind = _ALSO_GIVEN
         if kind:
             self.parts.setdefault(module, {})[f"{kind} {name}"] = digest
-            self._follow((use for chain in chains if (use := use_of(chain, space)) is not None), travels=False)
+            self._add((use for chain in chains if (use := use_of(chain, space)) is not None), travels=False)
         modules, there = text.imports.get(name) or text.imports.get("*", ("", ""))
         for relative in modules.split() if there else ():
             try:
@@ -328,17 +314,17 @@ class _Walk:
                 self._note(home, name if there == "*" else there)
 
 
-def _bound_in(value: object) -> tuple[object, ...]:
-    """Return the function and the values of which a callable object of Python or mwpy consists."""
+def _made_of(value: Any) -> tuple[object, ...]:
+    """Return what an object consists of: the function and the values of a callable of Python or mwpy; the class of any
+    other one, and what it has wrapped."""
     if isinstance(value, partial):
         return value.func, *value.args, *value.keywords.values()
     if isinstance(value, MethodType):
         return value.__func__, value.__self__
-    return (value.function, value.initializer, *value.initargs) if isinstance(value, Initialized) else ()
-
-
-def _attribute(value: Any, name: str) -> Any:
+    if isinstance(value, Initialized):
+        return value.function, value.initializer, *value.initargs
     try:
-        return getattr(value, name, None)
+        wrapped = getattr(value, "__wrapped__", None)
     except Exception:  # an object of the script behaves strangely
-        return None
+        wrapped = None
+    return (type(value), wrapped) if isinstance(wrapped, FunctionType | MethodType | type) else (type(value),)
