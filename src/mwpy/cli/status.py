@@ -21,8 +21,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import inf
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -41,15 +40,6 @@ SLAVES = "agents", "starting", "idle", "busy", "leaving", "away", "finished", "f
 
 ENDED = "succeeded", "failed", "cancelled"
 """The states of tasks that have ended."""
-
-LEFT_OUT_FIRST = "agents", "delayed", "starting", "leaving", "blocked", "idle", "pending", "finished", "away"
-"""Columns that a narrow terminal does not show, if it is still too narrow without those that are zero everywhere."""
-
-NAME_WIDTH = 16
-"""A name is shortened to this many characters before a column is left out that is not zero everywhere."""
-
-LEAST_LINES = 4
-"""A terminal that is too low shows at least this many lines of each table, with its heads."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -87,36 +77,26 @@ def shown(status: Mapping[str, Any], width: int | None = None, height: int | Non
     """Return what the command prints for a status: lines without characters that change a terminal.
 
     Args:
-        width: the width of the terminal, in characters. Where it is too narrow, columns of tables are left out, and
-            other lines are divided between words. None shows everything.
-        height: how many lines it has; one is for the cursor. If there are too many lines, tables are cut first, and
-            then the oldest messages are left out. None shows everything.
+        width: the width of the terminal, in characters. Names in tables are shortened, and what is still too long is
+            divided between words, so no number is cut. None is any width.
+        height: how many lines it has; one is for the cursor. Only the newest messages are shown then, and the tables
+            are last, because their ends have no room. None shows everything.
     """
-    hosts, messages = [*_table("host", SLAVES, status.get("hosts", {}), width)], [*_messages(status, width)]
-    parts = [
-        _divided(_head(status), width),
-        [*_table("algorithm", TASKS, status.get("algorithms", {}), width)],
-        hosts,
-        _divided(_findings(status), width),
-        *messages,
-    ]
-    most = inf if height is None else max(1, height - 1)
-    for table in hosts, parts[1]:
-        if (excess := sum(map(len, parts)) - most) > 0 and len(table) > LEAST_LINES:
-            kept = max(LEAST_LINES - 1, len(table) - int(excess) - 1)
-            table[kept:] = [f"({len(table) - kept} more are not shown)"]
-    while messages and sum(map(len, parts)) > most:
-        parts.remove(messages.pop(0))
-    lines = [line for part in parts for line in part]
-    return lines if height is None else lines[: int(most)]
-
-
-def _divided(lines: Iterable[str], width: int | None) -> list[str]:
-    """Make lines safe for a terminal, and divide those that are too long."""
-    safe = map(on_screen, lines)
-    if width is None:
-        return [*safe]
-    return [part for line in safe for part in wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)]
+    algorithms = [*_table("algorithm", TASKS, status.get("algorithms", {}), width)]
+    tables = [*algorithms, *_table("host", SLAVES, status.get("hosts", {}), width)]
+    notices = [f"{_span(notice['age_s'])} ago: {notice['text']}" for notice in status.get("notices", ())]
+    if height is None:
+        lines = [*_head(status), *tables, *_findings(status), *notices]
+    else:
+        lines = [*_head(status), *_findings(status), *notices[-NAMED:], *tables]
+    lines = [on_screen(line) for line in lines]
+    if width is not None:
+        divided = (wrap(line, width, subsequent_indent="  ", break_on_hyphens=False) for line in lines)
+        lines = [part for parts in divided for part in parts]
+    if height is not None and len(lines) >= height:
+        kept = max(0, height - 2)
+        lines[kept:] = [f"({len(lines) - kept} more lines)"]
+    return lines
 
 
 def _head(status: Mapping[str, Any]) -> Iterator[str]:
@@ -164,12 +144,6 @@ def _findings(status: Mapping[str, Any]) -> Iterator[str]:
         yield f"lost attempts: {_named(status['lost'])}"
 
 
-def _messages(status: Mapping[str, Any], width: int | None) -> Iterator[list[str]]:
-    """The last messages of the master, the oldest first: the lines of each."""
-    for notice in status.get("notices", ()):
-        yield _divided([f"{_span(notice['age_s'])} ago: {notice['text']}"], width)
-
-
 def _named(counts: Mapping[str, int]) -> str:
     """The counts that are not zero, with their names."""
     return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count) or "none"
@@ -182,21 +156,7 @@ def _span(seconds: float) -> str:
 def _table(
     title: str, columns: Sequence[str], rows: Mapping[str, Mapping[str, Any]], width: int | None
 ) -> Iterator[str]:
-    """A table with one row a name. Its columns are those for which there is room; no number is cut."""
-    if not rows:
-        return
-    sizes = {column: max(len(column), *(len(str(row[column])) for row in rows.values())) for column in columns}
-    longest = max(len(title), *map(len, rows))
-
-    def room() -> int:
-        """How many characters a name has."""
-        return longest if width is None else width - sum(2 + size for size in sizes.values())
-
-    if room() < longest:
-        sizes = {name: size for name, size in sizes.items() if any(row[name] for row in rows.values())}
-    for column in LEFT_OUT_FIRST:
-        if room() < min(longest, NAME_WIDTH):
-            sizes.pop(column, None)
-    heads = [title, *(column.replace("_", " ") for column in sizes)]
-    lines = [[on_screen(name), *(str(row[column]) for column in sizes)] for name, row in rows.items()]
-    yield from laid_out([heads, *lines], 1, width)
+    """A table with one row a name."""
+    if rows:
+        lines = [[on_screen(name), *(str(row[column]) for column in columns)] for name, row in rows.items()]
+        yield from laid_out([[title, *(column.replace("_", " ") for column in columns)], *lines], 1, width)
