@@ -27,7 +27,7 @@ from mwpy._values.bounds import SlaveId, TaskId
 from mwpy._values.errors import UsageError
 from mwpy._values.items import Grid
 from mwpy._values.messagepack import PLAIN
-from mwpy._values.messages import Report, plain_status
+from mwpy._values.messages import Report
 from mwpy._values.options import LOOPBACK, page_address
 from mwpy._values.phrases import counted
 from mwpy._values.policy import FailureLimit, MaxFailures, Policies, TaskPolicy, check_sid
@@ -838,10 +838,7 @@ class Master:
             >>> mw.status()["tasks"]["pending"]                # doctest: +SKIP
             17
         """
-        found = self._access.io.overview(is_here=self._access.drive is not None)
-        if found is None:
-            return {"state": "finished"}
-        return plain_status(found if detailed else found.status)
+        return self._access.io.status(detailed=detailed, is_here=self._access.drive is not None)
 
     def summary(self) -> str:
         """Return what was done until now, as a text of several lines: for each algorithm on each host the tasks, their

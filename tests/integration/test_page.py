@@ -62,6 +62,7 @@ def mw() -> Iterator[mwpy.LocalMaster]:
     """A master that has made ten tasks, one of which failed."""
     with mwpy.local_master(slaves=2) as master:
         list(master.map_results(fail_at_three, range(10)))
+        until(lambda: [row["idle"] for row in master.status()["hosts"].values()] == [2], "two slaves without work")
         yield master
 
 

@@ -466,8 +466,8 @@ class MasterIo:
                 return cast(Sequence[int], self._ask(cancel))
         return ()
 
-    def overview(self, *, is_here: bool = False) -> messages.Overview | None:
-        """Return what the master and its slaves do; None if it has ended. Any thread may call this.
+    def status(self, *, detailed: bool = True, is_here: bool = False) -> dict[str, Any]:
+        """Return what the master does, as `mwpy.status`. Any thread may call this.
 
         Args:
             is_here: whether this thread does the work of the I/O thread.
@@ -475,16 +475,19 @@ class MasterIo:
         Raises:
             MasterUnreachable: there was no answer in time.
         """
-        if self._has_ended():
-            return None
-        if is_here:
-            return self.core.answers.overview(self._clock.monotonic())
+        answers = self.core.answers
+        answer = answers.overview if detailed else answers.status
         try:
-            return cast(messages.Overview, self._ask(lambda: self.core.answers.overview(self.core.state.now)))
+            if not self._has_ended():
+                now = self._clock.monotonic()
+                found = answer(now) if is_here else self._ask(lambda: answer(self.core.state.now))
+                return messages.plain_status(found)
         except Empty:
-            if self._has_ended():
-                return None
-        raise MasterUnreachable(f"the master gave no answer for {ANSWER_S:g} s. Without slaves, its thread runs a task")
+            if not self._has_ended():
+                raise MasterUnreachable(
+                    f"the master gave no answer for {ANSWER_S:g} s. Without slaves, its thread runs a task"
+                ) from None
+        return {"state": "finished"}
 
     def open_page(self, host: str, port: int) -> Any:
         """Show a page of this master, print its address, and return it. There is at most one.
@@ -497,15 +500,11 @@ class MasterIo:
                 module = import_module("mwpy.page")  # it is a user of mwpy, so no part of mwpy needs it
             except ImportError as error:
                 raise UsageError(f"the page needs `pip install 'mwpy-cluster[page]'` ({error})") from None
-            self.page = module.Page(self._described, host=host, port=port)
+            self.page = module.Page(self.status, host=host, port=port)
             if self.resource is not None:
                 self.page.show_jobs(self.resource.path)
             print(f"mwpy: {self.page}", file=sys.stderr, flush=True)
         return self.page
-
-    def _described(self) -> dict[str, Any]:
-        found = self.overview()
-        return {"state": "finished"} if found is None else messages.plain_status(found)
 
     def _has_ended(self) -> bool:
         return self.core.state.closing is not None

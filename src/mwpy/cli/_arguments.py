@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import platform
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -49,6 +50,11 @@ class Parser(argparse.ArgumentParser):
 def on_screen(text: str) -> str:
     """A text from another machine, in one line, without characters that change a terminal."""
     return "".join(each if each.isprintable() else " " for each in text)
+
+
+def show(document: object, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print a document as JSON for scripts, or lines for people."""
+    print(*[json.dumps(document)] if as_json else map(on_screen, lines), sep="\n")
 
 
 def number(least: float, kind: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -16,7 +16,6 @@ exit codes:
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from pathlib import Path
 from mwpy._roles.join import drain
 from mwpy._values.errors import ExitCode
 from mwpy._values.phrases import counted
-from mwpy.cli._arguments import Parser, on_screen
+from mwpy.cli._arguments import Parser, on_screen, show
 
 __all__ = ["main", "make_parser"]
 
@@ -33,14 +32,11 @@ def main(arguments: Sequence[str]) -> int:
     """Let agents leave; return the exit code."""
     parsed = make_parser().parse_args(arguments)
     answer = drain(parsed.path, *parsed.names)
-    if parsed.json:
-        print(json.dumps(answer))
-    else:
-        for agent in answer["agents"]:
-            print(on_screen(f"{agent} leaves after its tasks"))
-        print(f"{counted(len(answer['agents']), 'agent')} with {counted(answer['running'], 'task')}")
-        for name in answer["unknown"]:
-            print(on_screen(f"mwpy drain: {name}"), file=sys.stderr)
+    lines = [f"{agent} leaves after its tasks" for agent in answer["agents"]]
+    lines.append(f"{counted(len(answer['agents']), 'agent')} with {counted(answer['running'], 'task')}")
+    show(answer, lines, as_json=parsed.json)
+    for name in () if parsed.json else answer["unknown"]:
+        print(on_screen(f"mwpy drain: {name}"), file=sys.stderr)
     return ExitCode.USAGE if answer["unknown"] else ExitCode.OK
 
 

@@ -16,7 +16,6 @@ exit codes:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from msgspec.structs import asdict
 
 from mwpy._roles.join import explanation_of
 from mwpy._values.errors import ExitCode
-from mwpy.cli._arguments import Parser, number, on_screen
+from mwpy.cli._arguments import Parser, number, show
 
 __all__ = ["main", "make_parser"]
 
@@ -33,10 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     """Explain a task; return the exit code."""
     parsed = make_parser().parse_args(arguments)
     answer = explanation_of(parsed.path, parsed.task)
-    if parsed.json:
-        print(json.dumps(asdict(answer)))
-    else:
-        print(*map(on_screen, str(answer).splitlines()), sep="\n")
+    show(asdict(answer), str(answer).splitlines(), as_json=parsed.json)
     return ExitCode.OK if answer.is_known else ExitCode.USAGE
 
 

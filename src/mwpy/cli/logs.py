@@ -18,10 +18,10 @@ exit codes:
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 from msgspec import structs
@@ -30,7 +30,7 @@ from mwpy._core.master.totals import losses, table
 from mwpy._values import records
 from mwpy._values.errors import REPLACED, ExitCode, UsageError, describe_exit
 from mwpy.audit import End, read_ends, read_totals
-from mwpy.cli._arguments import Parser
+from mwpy.cli._arguments import Parser, show
 
 __all__ = ["main", "make_parser"]
 
@@ -82,10 +82,7 @@ def _show_totals(totals: Sequence[records.Total], path: Path, *, as_json: bool) 
     """Print a table of what was done on each host, for each algorithm, and then the lost attempts by cause."""
     if not totals:
         raise UsageError(f"{path} has no totals: the master writes them when it ends, and every ten minutes before")
-    if as_json:
-        print(json.dumps([structs.asdict(total) for total in totals]))
-        return
-    print(*table(totals), *losses(totals), sep="\n")
+    show([structs.asdict(total) for total in totals], chain(table(totals), losses(totals)), as_json=as_json)
 
 
 def _show(ends: Iterable[End], path: Path, wanted: str) -> None:

@@ -20,13 +20,12 @@ exit codes:
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from mwpy._queue.entry import ENDED, Asked, Priority, State
 from mwpy._queue.folder import Folder
@@ -35,7 +34,7 @@ from mwpy._queue.submission import submit, timed
 from mwpy._system import clock
 from mwpy._values.errors import ExitCode, UsageError
 from mwpy._values.options import BATCH_SYSTEMS
-from mwpy.cli._arguments import Parser, number, on_screen
+from mwpy.cli._arguments import Parser, number, show
 
 __all__ = ["main", "make_parser", "parse"]
 
@@ -179,7 +178,7 @@ def _add(parsed: argparse.Namespace) -> int:
     )  # fmt: skip
     entry = submit(folder, timed(asked, parsed.at) if parsed.at else asked, parsed.input)
     found = {"entry": entry.number, "folder": str(entry.run_path)}
-    _print(parsed, found, f"entry {entry.number} ({name}) is in the queue")
+    show(found, [f"entry {entry.number} ({name}) is in the queue"], as_json=parsed.json)
     if silence := folder.silence():
         print(f"mwpy: {silence}", file=sys.stderr)
     return ExitCode.OK
@@ -202,7 +201,7 @@ def _list(parsed: argparse.Namespace) -> int:
         why = f": {each['reason']}" if each["reason"] else ""
         row = f"{each['entry']:5}  {each['priority']:8}  {each['user']:8}  {each['state']:9}  {each['name']}{why}"
         lines.append(row)
-    _print(parsed, found, *lines, *filter(None, [folder.silence()]))
+    show(found, [*lines, *filter(None, [folder.silence()])], as_json=parsed.json)
     return ExitCode.OK
 
 
@@ -223,7 +222,7 @@ def _show(parsed: argparse.Namespace) -> int:
         f"{name}: {' '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in known.items()
     ]
     lines = [f"  | {line}" for line in found["last_lines"]]
-    _print(parsed, found, *shown, *lines, *filter(None, [folder.silence()]))
+    show(found, [*shown, *lines, *filter(None, [folder.silence()])], as_json=parsed.json)
     return ExitCode.OK
 
 
@@ -233,7 +232,8 @@ def _change(parsed: argparse.Namespace) -> int:
     changes = {"cancelled": True} if parsed.what == "cancel" else {"priority": parsed.priority}
     folder.ask(entry, **changes)
     text = "ends when its keeper sees this" if parsed.what == "cancel" else f"has priority {parsed.priority}"
-    _print(parsed, {"entry": entry.number, **changes}, f"entry {entry.number} ({entry.asked.name}) {text}")
+    lines = [f"entry {entry.number} ({entry.asked.name}) {text}"]
+    show({"entry": entry.number, **changes}, lines, as_json=parsed.json)
     return ExitCode.OK
 
 
@@ -241,10 +241,3 @@ def _work(parsed: argparse.Namespace) -> int:
     from mwpy._queue import worker  # only here, as above
 
     return worker.run(Folder(parsed.folder), parsed.oversee, parsed.interval)
-
-
-def _print(parsed: argparse.Namespace, document: Any, *lines: str) -> None:
-    if parsed.json:
-        print(json.dumps(document))
-    else:
-        print(*map(on_screen, lines), sep="\n")

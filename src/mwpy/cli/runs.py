@@ -19,7 +19,6 @@ exit codes:
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +27,7 @@ from typing import Any
 from mwpy._system import clock
 from mwpy._values.errors import ExitCode, UsageError
 from mwpy._values.phrases import amount, counted
-from mwpy.cli._arguments import Parser, number, on_screen
+from mwpy.cli._arguments import Parser, number, show
 from mwpy.run_database import RunDatabase
 
 __all__ = ["main", "make_parser", "shown"]
@@ -50,10 +49,9 @@ def main(arguments: Sequence[str]) -> int:
             run.report(parsed.html)
         elif parsed.export is not None:
             run.export(parsed.output or sys.stdout, parsed.export, generation=parsed.generation)
-        elif parsed.json:
-            print(json.dumps(run.summary()))
         else:
-            print(*map(on_screen, shown(run.summary())), sep="\n")
+            summary = run.summary()
+            show(summary, shown(summary), as_json=parsed.json)
     return ExitCode.OK
 
 
