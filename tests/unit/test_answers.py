@@ -123,17 +123,13 @@ def test_an_inquirer_of_another_computation_is_refused(asked: Asked, question: m
 
 
 def test_a_master_that_ends_says_so(asked: Asked) -> None:
-    asked.step(ShutDown(True, 1.0))
-    assert asked.ask() == messages.Shutdown(True, 1.0)
-
-
-def test_a_question_that_was_not_answered_at_the_end_of_the_master_gets_the_end(asked: Asked) -> None:
+    """Also to an inquirer whose question was not answered yet."""
     for peer in (b"1", b"2"):
         asked.receive(ASK, peer=peer)
     asked.step(ShutDown(True, 1.0))
     asked.step()
     assert [type(message) for message in asked.answers[b"1"]] == [messages.Status]
-    assert asked.answers[b"2"] == [messages.Shutdown(True, 1.0)]
+    assert asked.answers[b"2"] == [messages.Shutdown(True, 1.0)] == [asked.ask()]
     assert asked.core.admission.ignores(b"2")
 
 
@@ -522,7 +518,7 @@ def detailed(single: Asked) -> Overview:
     return answer
 
 
-def test_each_slave_is_named_with_its_task_and_how_long_this_has_run(single: Asked) -> None:
+def test_each_slave_is_named_with_its_task_and_its_work(single: Asked) -> None:
     single.connect(slaves=2, job="4711.0")
     single.receive(messages.SlaveReady(2), peer=b"a")
     single.put(1)
@@ -531,6 +527,10 @@ def test_each_slave_is_named_with_its_task_and_how_long_this_has_run(single: Ask
     assert (busy.host, busy.job, busy.state, busy.task, busy.algorithm) == ("node1", "4711.0", "busy", 1, "max")
     assert (busy.running_s, busy.up_s, busy.finished) == (10.0, 10.0, 0)
     assert (idle.state, idle.task, idle.running_s) == ("idle", 0, 0.0)
+    single.finish(1, seconds=2.0)
+    [row], [slave] = detailed(single).rows, [each for each in detailed(single).slaves if each.sid == busy.sid]
+    assert (slave.finished, slave.busy_s) == (1, 2.0)
+    assert (row.algorithm, row.host, row.tasks, row.seconds, row.longest_s) == ("max", "node1", 1, 2.0, 2.0)
 
 
 def test_only_so_many_slaves_are_named(single: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -586,13 +586,3 @@ def test_the_newest_records_of_logging_are_kept(single: Asked, monkeypatch: pyte
     lines = detailed(single).log
     assert len(lines) == answers.LINES_KEPT
     assert (lines[-1].sid, lines[-1].host, lines[-1].task, lines[-1].text) == ("SLAVE-0", "node1", 1, "a b")
-
-
-def test_work_is_counted_for_each_slave_and_each_algorithm_at_each_host(single: Asked) -> None:
-    single.connect()
-    single.put(1, 2)
-    single.finish(1, seconds=2.0)
-    single.finish(2, seconds=3.0)
-    [row], [slave] = detailed(single).rows, detailed(single).slaves
-    assert (slave.finished, slave.busy_s) == (2, 5.0)
-    assert (row.algorithm, row.host, row.tasks, row.seconds, row.longest_s) == ("max", "node1", 2, 5.0, 3.0)

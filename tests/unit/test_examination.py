@@ -57,14 +57,6 @@ def test_all_is_reported_even_without_a_fault(here: Report | None) -> None:
     )
 
 
-def test_one_address_that_works_is_enough_and_the_others_are_spare() -> None:
-    found = about_addresses({"tcp://a:1": ("nobody listens there", "unreachable")}, "tcp://b:1: connected")
-    assert [(each.found, each.remedy, each.spare) for each in found] == [
-        ("tcp://a:1: nobody listens there", "", True),
-        ("tcp://b:1: connected", "", False),
-    ]
-
-
 def test_what_is_not_known_is_no_fault() -> None:
     """The memory of a machine, or the time limit of a job."""
     found = about_resources(None, 8 << 30, None)
@@ -84,9 +76,6 @@ def test_what_is_not_known_is_no_fault() -> None:
         ),
         ([about_file(5000.0, 300.0)], "resource file", "written 5000 s ago", "a fresh copy"),
         ([about_file(-4922.0, 300.0)], "resource file", "the master's clock is 4922 s ahead", "NTP"),
-        (about_addresses({}, ""), "address", "names no address of the master", "--mw-master-host"),
-        (about_addresses({"a": ("closed", "unreachable")}, ""), "address", "a: closed", "that the master is running"),
-        (about_addresses({"a": ("keys", "refused")}, ""), "address", "a: keys", "another computation has this address"),
         (about_addresses({"a": ("none", "unknown host")}, ""), "address", "a: none", "--mw-master-host"),
         (about_resources(1 << 20, 8 << 30, 600.0), "memory", "1 MB free", "ask the batch system"),
         (about_resources(8 << 30, 1 << 20, 600.0), "disk", "1 MB free", "ask the batch system"),

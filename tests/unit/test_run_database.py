@@ -138,24 +138,6 @@ QUERIES: list[tuple[str, list[Any]]] = [
         [(5, "5, 'cm'", "ValueError", "no square of this")],
     ),
     (
-        "SELECT task, algorithm, host, seconds FROM tasks ORDER BY seconds DESC LIMIT 1",
-        [(2, "square", "node1", 2.5)],
-    ),
-    (
-        "SELECT host, sid, count(*) AS tasks, sum(seconds) AS seconds FROM tasks WHERE sid IS NOT NULL "
-        "GROUP BY host, sid",
-        [("node1", "SLAVE-0", 6, 5.75), ("node2", "SLAVE-1", 1, 1.0)],
-    ),
-    (
-        "SELECT cause, sum(count) AS attempts, sum(lost_s) AS seconds FROM losses GROUP BY cause ORDER BY seconds DESC",
-        [("crash", 3, 70.0)],
-    ),
-    (
-        "SELECT task, count(*) AS attempts, group_concat(outcome, ', ') AS outcomes FROM attempts "
-        "GROUP BY generation, task HAVING count(*) > 1",
-        [(6, 2, "crash, finished"), (7, 2, "crash, no end is known"), (8, 2, "crash, no end is known")],
-    ),
-    (
         "SELECT sid, running, cause, reason, peak_bytes FROM slaves WHERE running <> ''",
         [("SLAVE-1", "tasks 6 to 8 (square)", "crash", "signal 11", 0)],
     ),
@@ -169,7 +151,7 @@ QUERIES: list[tuple[str, list[Any]]] = [
         [("2027-01-15 08:01:30", "SLAVE-1 died")],
     ),
 ]
-"""Questions to a run database: failures, slow tasks, who did what, lost time, deaths, results a minute, messages."""
+"""Questions to a run database: failures, deaths, results a minute, messages."""
 
 
 @pytest.mark.parametrize(("query", "rows"), QUERIES)
