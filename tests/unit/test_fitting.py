@@ -44,6 +44,20 @@ def test_a_slave_that_has_used_a_gpu_is_replaced_before_others_are_given_to_it()
     assert (driven.sent, given(driven)) == ([2], [Given({"cpus": 1, "gpus": 2}, [0], [0, 1])])
 
 
+def test_a_task_for_a_slave_that_has_used_another_number_of_gpus_is_handed_back() -> None:
+    """The slave is not replaced, because another one would not be the slave to which the task is addressed."""
+    driven = Driven()
+    driven.join(slaves=1, offers=offers(cpus=8, gpus=2))
+    driven.submit(1, policy=needing(gpus=1, sid="SLAVE-0"))
+    driven.finish(1, seconds=9.0)
+    driven.submit(1, policy=needing(gpus=2, sid="SLAVE-0"))
+    (task,) = driven.actions.unrunnable
+    assert "SLAVE-0, to which it was addressed" in task.reason
+    assert "its process has used 1 GPU, and cannot change to others" in task.reason
+    driven.submit(1, policy=needing(gpus=1, sid="SLAVE-0"))
+    assert driven.sent == [3]
+
+
 def test_tasks_without_requirements_count_as_one_processor_beside_others() -> None:
     driven = Driven()
     driven.join(slaves=4, offers=offers(cpus=4))

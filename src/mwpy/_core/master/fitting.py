@@ -37,6 +37,7 @@ from mwpy._values import messages, records
 from mwpy._values.causes import PlainEnum
 from mwpy._values.jobs import Kind
 from mwpy._values.options import OWN_ADDRESS
+from mwpy._values.phrases import counted
 from mwpy._values.requires import CPUS, GPUS, Given, Offers, Requires, lacking, num_lacking, unasked
 from mwpy._values.task import SlaveState
 
@@ -104,7 +105,8 @@ def why_not(
     Args:
         reserved: whether its agent may be reserved, because it is reserved for these tasks.
 
-    A task that is addressed to the slave is held back for lack of time only if its policy says how long it takes.
+    A task that is addressed to the slave is held back for lack of time only if its policy says how long it takes. If it
+    requires another number of GPUs than the slave has used, no other slave can take its place.
     """
     agent, number, policy = slave.agent, span.algorithm.number, span.policy
     requires = policy.requires
@@ -112,6 +114,10 @@ def why_not(
         return WaitReason(Why.CANNOT_RUN, slave.refused[number])
     if requires is not None and (text := never(members, agent, requires)):
         return WaitReason(Why.LACKS, text)
+    if requires is not None and policy.sid is not None and slave.gpus is not None:
+        if dict(requires.amounts).get(GPUS, 0) not in (0, len(slave.gpus)):
+            used = counted(len(slave.gpus), "GPU")
+            return WaitReason(Why.LACKS, f"its process has used {used}, and cannot change to others")
     if not agent.has_time(span, now) and (policy.sid is None or policy.seconds_expected is not None):
         return WaitReason(Why.NO_TIME, number=agent.ends_in_s(now))
     if slave.state not in SERVING:
