@@ -114,10 +114,8 @@ def why_not(
         return WaitReason(Why.CANNOT_RUN, slave.refused[number])
     if requires is not None and (text := never(members, agent, requires)):
         return WaitReason(Why.LACKS, text)
-    if requires is not None and policy.sid is not None and slave.gpus is not None:
-        if dict(requires.amounts).get(GPUS, 0) not in (0, len(slave.gpus)):
-            used = counted(len(slave.gpus), "GPU")
-            return WaitReason(Why.LACKS, f"its process has used {used}, and cannot change to others")
+    if requires is not None and policy.sid is not None and (text := _used_other_gpus(slave, requires)):
+        return WaitReason(Why.LACKS, text)
     if not agent.has_time(span, now) and (policy.sid is None or policy.seconds_expected is not None):
         return WaitReason(Why.NO_TIME, number=agent.ends_in_s(now))
     if slave.state not in SERVING:
@@ -154,6 +152,13 @@ def never(members: Members, agent: ConnectedAgent, requires: Requires) -> str:
     whole = tuple(each for each in requires.amounts if each[0] in run)
     text = lacking(Requires(whole), Offers(dict(run))) if whole else ""
     return text and f"the whole run has less: {text}"
+
+
+def _used_other_gpus(slave: ConnectedSlave, requires: Requires) -> str:
+    """Why the process of a slave can never run tasks that require this; empty if it can."""
+    if slave.gpus is None or dict(requires.amounts).get(GPUS, 0) in (0, len(slave.gpus)):
+        return ""
+    return f"its process has used {counted(len(slave.gpus), 'GPU')}, and cannot change to others"
 
 
 def in_use(members: Members, slave: ConnectedSlave, requires: Requires | None) -> str:
