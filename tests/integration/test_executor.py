@@ -241,7 +241,7 @@ def test_executors_are_refused_in_a_slave(executor: mwpy.Executor, chore: Callab
 def test_wrong_arguments_are_refused() -> None:
     """The message says what to give instead."""
     for wrong in (0, 2.5, "2"):
-        with pytest.raises(mwpy.UsageError, match=f"slaves={wrong!r}: give 1 or more"):
+        with pytest.raises(mwpy.UsageError, match=f"slaves={wrong!r}: give a whole number from 1"):
             mwpy.Executor(slaves=wrong)  # type: ignore[arg-type]
     with pytest.raises(mwpy.UsageError, match="give resource_file"):
         mwpy.Executor(system="local")

@@ -612,7 +612,7 @@ def test_fixed_groups_are_obeyed(stage: Stage, group: int) -> None:
 
 def test_a_negative_number_of_slaves_is_refused() -> None:
     with (
-        pytest.raises(mwpy.UsageError, match="slaves=-1: give 0 or more"),
+        pytest.raises(mwpy.UsageError, match="slaves=-1: give a whole number from 0"),
         mwpy.local_master(slaves=-1),
     ):
         pass

@@ -500,7 +500,8 @@ def open_local(
     if ends_with_job:
         options = evolve(options, job_end=job_end(os.environ))
     least = least if resource_file is None else 0
-    slaves = within(least, MAX_SLAVES, index, f"{least} or more, or None for one per core")("slaves", slaves)
+    wanted = f"a whole number from {least} to {MAX_SLAVES:,}, or None for one per core"
+    slaves = within(least, MAX_SLAVES, index, wanted)("slaves", slaves)
     script, overseer = None, None
     if resource_file is not None:
         slaves, options = slaves or 0, evolve(options, resource_file=os.path.abspath(resource_file))

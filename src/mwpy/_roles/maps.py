@@ -176,7 +176,7 @@ def items_of(
     if not iterables:
         raise UsageError("a map needs at least one iterable: mw.map(f, items)")
     for place, each in enumerate(iterables, 2):
-        if not (hasattr(each, "__iter__") or hasattr(each, "__getitem__")):
+        if not (star or hasattr(each, "__iter__") or hasattr(each, "__getitem__")):
             raise UsageError(
                 f"argument {place} of the map is {each!r}, not an iterable: write itertools.repeat({each!r}) "
                 f"for an argument that is the same for all items, and chunksize=... for the size of chunks"
