@@ -23,13 +23,10 @@ from mwpy._values.policy import KINDS_KEPT, LEAST_ENDED, OTHER_KINDS, FailuresBy
     ],
 )
 def test_a_limit_is_a_number_or_a_percentage_and_may_let_tasks_finish(given: int | str, limit: MaxFailures) -> None:
-    """Its text gives the same limit again."""
+    """Its text gives the same limit again. None is no limit."""
+    assert MaxFailures.of("max_failures", None) is None
     assert MaxFailures.of("max_failures", given) == limit
     assert MaxFailures.of("max_failures", str(limit)) == limit
-
-
-def test_no_limit_is_none() -> None:
-    assert MaxFailures.of("max_failures", None) is None
 
 
 @pytest.mark.parametrize("given", [0, -1, 2.5, "2.5", "0", "0%", "101%", "ten", "10,kill", "", "10%%", [10]])

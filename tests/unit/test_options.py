@@ -74,21 +74,23 @@ def test_slurm_sets_the_end_of_a_job(text: str, end: float | None) -> None:
     assert parse([], {"SLURM_JOB_END_TIME": text, "MWPY_AGENT": "[]"})[0].job_end is None
 
 
-@pytest.mark.parametrize(("text", "memory"), [("512", 512 << 20), ("0", None), ("$$([RequestMemory])", None)])
-def test_slurm_sets_the_memory_of_a_job(text: str, memory: int | None) -> None:
-    """A local agent has the same job as its master."""
-    assert parse(["--mw-slave"], {"SLURM_MEM_PER_NODE": text})[0].job_memory == memory
-    assert parse([], {"SLURM_MEM_PER_NODE": text, "MWPY_AGENT": "[]"})[0].job_memory == memory
-    assert parse(["--mw-slave"], {})[0].job_memory is None
-
-
-@pytest.mark.parametrize(("cpus", "memory"), [("4", 2 << 30), ("", None), ("0", None)])
-def test_slurm_sets_the_memory_of_a_job_for_each_processor(cpus: str, memory: int | None) -> None:
-    """With `--mem-per-cpu`, it does not set `SLURM_MEM_PER_NODE`."""
-    job = {"SLURM_MEM_PER_CPU": "512", "SLURM_CPUS_ON_NODE": cpus}
+@pytest.mark.parametrize(
+    ("node", "cpu", "cpus", "memory"),
+    [
+        ("512", "", "", 512 << 20),
+        ("0", "", "", None),
+        ("$$([RequestMemory])", "", "", None),
+        ("", "512", "4", 2 << 30),
+        ("", "512", "", None),
+        ("", "512", "0", None),
+        ("100", "512", "4", 100 << 20),
+    ],
+)
+def test_slurm_sets_the_memory_of_a_job(node: str, cpu: str, cpus: str, memory: int | None) -> None:
+    """As a whole or for each processor. A local agent has the same job as its master."""
+    job = {"SLURM_MEM_PER_NODE": node, "SLURM_MEM_PER_CPU": cpu, "SLURM_CPUS_ON_NODE": cpus}
     assert parse(["--mw-slave"], job)[0].job_memory == memory
     assert parse([], job | {"MWPY_AGENT": "[]"})[0].job_memory == memory
-    assert parse(["--mw-slave"], job | {"SLURM_MEM_PER_NODE": "100"})[0].job_memory == 100 << 20
 
 
 @pytest.mark.parametrize(
