@@ -182,19 +182,19 @@ def run_agent(options: Options, slave_command: Sequence[str]) -> int:
         from mwpy._doctor import examination
 
         return examination.run(options, slave_command, VERSION)
-    from mwpy._roles.slave_processes import SlaveCommand
+    from mwpy._roles.slave_processes import Launcher
     from mwpy._system import forks
 
     forks.keep_children()
     process.raise_limit()
-    command, first = SlaveCommand(slave_command, options.slave_processes), None
+    limits = options.slave_max_tasks or 0, options.slave_max_memory or 0
+    launcher = Launcher(slave_command, options.slave_processes, *limits)
     if has_master and options.forks:
-        with suppress(OSError):  # the agent tries again
-            first = command.start_template()
+        launcher.prepare()
     master = MasterStream.from_json(stream) if stream else None
     from mwpy._roles import agent  # this takes as long as the template needs to load the script
 
-    return agent.run(options, _audit(options), command, first, master)
+    return agent.run(options, _audit(options), launcher, master)
 
 
 def _run_master(options: Options, rest: list[str], has_own: bool) -> int:

@@ -25,7 +25,7 @@ from mwpy._system.packages import reseed, take_module_path
 from mwpy._system.process import handle_here
 from mwpy._system.script import LoadedScript
 from mwpy._system.time_left import Surroundings
-from mwpy._transport.channel import Answer, SlaveEnd, SlaveFds, TemplateOrders
+from mwpy._transport.channel import Answer, SlaveEnd, TemplateOrders
 from mwpy._values.algorithm import REGISTRY
 from mwpy._values.bounds import SlaveId
 from mwpy._values.errors import ExitCode, UsageError
@@ -108,7 +108,7 @@ def _fork(slave: SlaveSettings, outputs: Sequence[int]) -> Answer | None:
             return None
     nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     _have_outputs(nowhere, os.dup(nowhere))
-    for fd in (slave.stream, slave.memory, slave.passage):
+    for fd in slave.fds:
         os.close(fd)
     return answer
 
@@ -239,7 +239,7 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int | None
     if isinstance(settings, TemplateSettings):
         settings = serve(settings)
     surroundings = Surroundings()
-    end = SlaveEnd(SlaveFds(settings.stream, settings.memory, settings.passage), surroundings)
+    end = SlaveEnd(settings.fds, surroundings)
     _prepare_process(settings.agent_pid, end.fault)
     use(settings.folder)
     if settings.sets_up:

@@ -46,14 +46,15 @@ class Agent:
 
     def __init__(self, script: str = PLAIN, **settings: Any) -> None:
         self.end, fds = open_channel()
-        described = SlaveSettings(*fds.numbers(), **{"slave": 7, "agent_pid": os.getpid(), **settings}).to_json()
+        described = SlaveSettings(fds, **{"slave": 7, "agent_pid": os.getpid(), **settings}).to_json()
         self.child = start(
             [sys.executable, "-c", script],
             environment={SLAVE_VARIABLE: described, "PYTHONPATH": SOURCE},
-            pass_fds=fds.numbers(),
+            pass_fds=fds,
             keep_output=True,
         )
-        fds.close()
+        for fd in fds:
+            os.close(fd)
         self.codec = Codec()
         self.heard: deque[tuple[messages.Message, Sequence[Buffer]]] = deque()
 
@@ -514,12 +515,12 @@ def test_a_slave_dies_with_its_agent_whatever_it_is_doing() -> None:
     if agent_pid == 0:
         os.close(reading)
         _end, fds = open_channel()
-        described = SlaveSettings(*fds.numbers(), slave=1, agent_pid=os.getpid()).to_json()
+        described = SlaveSettings(fds, slave=1, agent_pid=os.getpid()).to_json()
         body = f"os.write({writing}, b'busy')\nimport signal\nwhile True: signal.pause()"
         start(
             [sys.executable, "-c", with_algorithm(body)],
             environment={SLAVE_VARIABLE: described, "PYTHONPATH": SOURCE},
-            pass_fds=(*fds.numbers(), writing),
+            pass_fds=(*fds, writing),
         )
         os.close(writing)
         signal.pause()

@@ -10,7 +10,7 @@ import sys
 import pytest
 from tests.integration.apps.stage import Stage, children_of, kill, slaves_of, template_of, until
 
-from mwpy._roles.slave_processes import Launcher, SlaveCommand
+from mwpy._roles.slave_processes import Launcher
 from mwpy._transport.channel import Answer
 from mwpy._values import messages
 
@@ -195,10 +195,10 @@ def test_an_agent_of_this_machine_lets_a_template_load_the_script_before_it_has_
 
 def test_a_first_template_that_has_ended_is_replaced() -> None:
     """The new one says why, in the last words of its slave."""
-    command = SlaveCommand([sys.executable, "-c", "raise SystemExit(3)"], 1)
-    first = command.start_template()
+    launcher = Launcher([sys.executable, "-c", "raise SystemExit(3)"], 1)
+    first = launcher.start_template()
     until(lambda: first.poll() == 3, "the end of the template")
-    launcher = Launcher(command, first=first)
+    launcher._first = first
     template = launcher.start_template()
     parts = launcher.fork(template, 1, messages.Welcome("AGENT-0", 0, 1000, 30.0))
     assert template.pid != first.pid
@@ -219,7 +219,7 @@ for answer in '{"slave": 99, "pid": 1}', '{"slave": 1, "failure": "first"}', '{"
 
 def test_what_a_script_writes_to_its_agent_is_no_answer_of_the_template() -> None:
     """The template answers once to each order, about the slave that it was ordered to start."""
-    launcher = Launcher(SlaveCommand([sys.executable, "-c", ANSWERS_TOO_OFTEN], 1))
+    launcher = Launcher([sys.executable, "-c", ANSWERS_TOO_OFTEN], 1)
     template = launcher.start_template()
     parts = launcher.fork(template, 1, messages.Welcome("AGENT-0", 0, 1000, 30.0))
     until(lambda: template.poll() == 0, "the end of the template")

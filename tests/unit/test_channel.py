@@ -203,7 +203,8 @@ def test_each_task_is_either_started_or_taken_back() -> None:
         with os.fdopen(writing, "wb") as pipe:
             pipe.write(struct.pack(f"={len(ran)}Q", *ran))
         os._exit(0)
-    fds.close()
+    for fd in fds:
+        os.close(fd)
     os.close(writing)
     taken: list[int] = []
     for first in range(1, 200_000, 1000):

@@ -198,7 +198,7 @@ def test_an_agent_without_its_stream_says_what_may_be_wrong(kind: str) -> None:
         for fd in fds:
             os.close(fd)
     with pytest.raises(UsageError, match="does the command that starts it close the file descriptors"):
-        LocalAgentLink(MasterStream(*fds, os.getpid()), CALM_S)
+        LocalAgentLink(MasterStream(fds, os.getpid()), CALM_S)
     if kind == "no sockets":
         for fd in fds:
             os.close(fd)
@@ -208,7 +208,7 @@ MASTER = """
 import os, subprocess, sys, time
 from mwpy._transport.local_link import LocalMasterLink
 given = LocalMasterLink(None, 3000.0, 1000).open()
-agent = subprocess.Popen([sys.executable, "-c", sys.argv[1], given.to_json()], pass_fds=given.numbers())
+agent = subprocess.Popen([sys.executable, "-c", sys.argv[1], given.to_json()], pass_fds=given.fds)
 copy = os.fork()
 if not copy:
     time.sleep(1000)

@@ -28,7 +28,7 @@ from mwpy._core.agent.core import AgentCore
 from mwpy._core.holding import known
 from mwpy._roles.edges import AgentEdges, MasterSearch, SlaveHandle
 from mwpy._roles.sessions import SessionLink, hello_of_this_process
-from mwpy._roles.slave_processes import Launcher, SlaveCommand, SlaveProcesses, Template
+from mwpy._roles.slave_processes import Launcher, SlaveProcesses
 from mwpy._system import clock, forks, memory, offers
 from mwpy._system.process import Signals
 from mwpy._system.streams import Outlet
@@ -155,15 +155,13 @@ class Again(NamedTuple):
 def run(
     options: Options,
     audit: AuditFile,
-    command: SlaveCommand,
-    first: Template | None = None,
+    launcher: Launcher,
     master: MasterStream | None = None,
 ) -> int:
     """Run this process as an agent until the agent ends.
 
     Args:
-        command: how its slaves are started.
-        first: a template that was started for it; None if there is none.
+        launcher: starts its slaves. It is closed at the end.
         master: the stream to the master that has started this process; None if the options say where the master is.
 
     Returns:
@@ -175,7 +173,6 @@ def run(
     if options.forks and not forks.adopt_orphans():
         options = evolve(options, slave_start="spawn")
     has = offers.found(options, os.environ)
-    launcher = Launcher(command, options.slave_max_tasks or 0, options.slave_max_memory or 0, first)
     if past := options.about_past_end(clock.wall()):
         audit.write([records.Notice(past)], clock.wall())
     left_s = options.seconds_left(clock.wall())

@@ -153,9 +153,9 @@ def start_agent(link: LocalMasterLink, command: Sequence[str], *, environment: M
     given = link.open()
     try:
         variables = {**environment, MASTER_VARIABLE: given.to_json()}
-        return process.start(command, environment=variables, pass_fds=given.numbers())
+        return process.start(command, environment=variables, pass_fds=given.fds)
     finally:
-        for fd in given.numbers():
+        for fd in given.fds:
             os.close(fd)
 
 

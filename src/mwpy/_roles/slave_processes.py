@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
-from attrs import Factory, define, frozen
-from msgspec.structs import replace
+from attrs import Factory, define
 
 from mwpy._core.agent import child
 from mwpy._core.agent.core import AgentCore
@@ -22,12 +22,13 @@ from mwpy._roles.edges import AgentEdges, SlaveHandle
 from mwpy._system import forks, offers, process
 from mwpy._system.locks import SlaveFolders
 from mwpy._system.streams import Inlet
-from mwpy._transport.channel import AgentOrders, Answer, open_channel, open_orders
+from mwpy._transport.channel import Template, open_channel, open_orders
 from mwpy._values import messages, records
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS
 from mwpy._values.options import (
     FAULT_HANDLER,
     SLAVE_VARIABLE,
+    InVariable,
     SlaveSettings,
     TemplateSettings,
     thread_limits,
@@ -143,110 +144,7 @@ class SlaveProcesses:
         del self._slaves[slave.number]
 
 
-# How an agent starts the processes that become its slaves, or the template from which slaves are forked.
-
-
-class Template:
-    """A process that loads the script, and then forks slaves, one at a time.
-
-    Args:
-        child: the process.
-        orders: what it forks.
-    """
-
-    def __init__(self, child: process.Child, orders: AgentOrders) -> None:
-        self._child = child
-        self._orders = orders
-        self._is_new = True
-        self._ordered: int | None = None
-        """The slave that it was ordered to start; None after its answer."""
-        self.pid: int = child.pid
-
-    def fileno(self) -> int:
-        """Return the descriptor from which its answers come, to wait for."""
-        return self._orders.fileno()
-
-    def poll(self) -> int | None:
-        """Return how it ended, as `process.Child.poll` does; None while it runs."""
-        return self._child.poll()
-
-    def fork(self, settings: SlaveSettings, fds: Sequence[int]) -> process.Child:
-        """Let it start a slave. Until its answer has arrived, the process of the slave stands for the template.
-
-        Raises:
-            OSError: there are too many open files, or the template has ended after its first slave.
-        """
-        is_first, self._is_new = self._is_new, False
-        outputs = () if is_first else self._child.open_outputs()
-        try:
-            self._orders.give(settings, [*fds, *outputs])
-        except BrokenPipeError:
-            if not is_first:  # its own last words say why it has ended
-                raise
-        finally:
-            for fd in outputs:
-                os.close(fd)
-        self._ordered = settings.slave
-        return self._child
-
-    def answers(self) -> Sequence[tuple[Answer, process.Child | None]]:
-        """Return the answers that have arrived, each with the process of its slave, if there is one.
-
-        An answer without its order is left out, because the script wrote it.
-        """
-        found: list[tuple[Answer, process.Child | None]] = []
-        for answer in self._orders.answers():
-            if answer.slave == self._ordered:
-                self._ordered = None
-                forked = self._child.pass_outputs_to(answer.pid) if answer.pid and not answer.unsafe else None
-                found.append((answer, self._child if answer.unsafe else forked))
-        return found
-
-    def close(self) -> None:
-        """Let it end if it still waits for orders."""
-        self._orders.close()
-
-    def kill(self) -> None:
-        """End it, although it has no orders."""
-        self._child.kill()
-        self._child.close()
-        self.close()
-
-
-@frozen
-class SlaveCommand:
-    """The command line that starts a slave, and how many slaves share the cores of this agent."""
-
-    line: Sequence[str]
-    slaves: int
-
-    def start(self, settings: str, fds: Sequence[int]) -> process.Child:
-        """Start a process that has these settings, as JSON, and inherits these descriptors.
-
-        Raises:
-            OSError: it cannot be started.
-        """
-        share = thread_limits(os.environ, process.count_cores(), self.slaves)
-        environment = {SLAVE_VARIABLE: settings, FAULT_HANDLER: "1", **share}
-        return process.start(self.line, environment=environment, pass_fds=fds, keep_output=True)
-
-    def start_template(self) -> Template:
-        """Start a template.
-
-        Raises:
-            OSError: it cannot be started.
-        """
-        orders, fd = open_orders()
-        try:
-            return Template(self.start(TemplateSettings(fd, os.getpid()).to_json(), [fd]), orders)
-        except OSError:
-            orders.close()
-            raise
-        finally:
-            os.close(fd)
-
-
-# Starts slave processes with the channel to their agent: as fresh interpreters, or with a template that forks them.
+# How an agent starts its slaves: as fresh interpreters, or with a template that forks them.
 
 
 MESSAGE_SLACK = 2 << 20
@@ -255,20 +153,27 @@ MESSAGE_SLACK = 2 << 20
 
 @define(eq=False, repr=False)
 class Launcher:
-    """Starts real slave processes.
+    """Starts real slave processes, each with a channel to this agent.
 
     Args:
-        command: how a process is started.
+        command: the command line of a slave.
+        slaves: how many slaves share the cores of this agent.
         max_tasks: how many tasks a slave may run; 0 if there is no limit.
         max_memory_bytes: how much memory a slave may have between two tasks; 0 if there is no limit.
-        first: a template that was started before the agent had a master; None if there is none.
     """
 
-    command: SlaveCommand
+    command: Sequence[str]
+    slaves: int
     max_tasks: int = 0
     max_memory_bytes: int = 0
-    first: Template | None = None
-    folders: SlaveFolders = Factory(SlaveFolders)
+    _first: Template | None = None
+    """A template that has no orders yet; None if there is none."""
+    _folders: SlaveFolders = Factory(SlaveFolders)
+
+    def _start(self, settings: InVariable, fds: Sequence[int]) -> process.Child:
+        share = thread_limits(os.environ, process.count_cores(), self.slaves)
+        environment = {SLAVE_VARIABLE: settings.to_json(), FAULT_HANDLER: "1", **share}
+        return process.start(self.command, environment=environment, pass_fds=fds, keep_output=True)
 
     def start(self, number: int, welcome: messages.Welcome, *, sets_up: bool = False) -> SlaveHandle:
         """Start a slave of an agent that the master has accepted, or its set-up, as a fresh interpreter.
@@ -276,51 +181,7 @@ class Launcher:
         Raises:
             OSError: it cannot be started.
         """
-
-        def begin(settings: SlaveSettings, fds: Sequence[int]) -> process.Child:
-            folder = self.folders.for_set_up() if sets_up else ""
-            return self.command.start(replace(settings, sets_up=folder).to_json(), fds)
-
-        return self._launch(number, welcome, begin)
-
-    def _launch(
-        self,
-        number: int,
-        welcome: messages.Welcome,
-        begin: Callable[[SlaveSettings, Sequence[int]], process.Child],
-    ) -> SlaveHandle:
-        """Start a slave with a channel and a folder.
-
-        Args:
-            begin: starts it with these settings, lets it inherit these descriptors, and returns its process.
-
-        Raises:
-            OSError: it cannot be started.
-        """
-        channel, fds = open_channel(welcome.max_result_bytes + MESSAGE_SLACK)
-        try:
-            limits = welcome.result_group, welcome.max_result_bytes, self.max_tasks, self.max_memory_bytes
-            settings = SlaveSettings(*fds.numbers(), number, os.getpid(), *limits, self.folders.make())
-            child = begin(settings, fds.numbers())
-        except OSError:
-            channel.close()
-            raise
-        finally:
-            fds.close()
-        outputs = {each: Inlet(fd, LAST_WORDS_BYTES, os.isatty(each)) for each, fd in child.outputs.items()}
-        return SlaveHandle(number, child, channel, outputs, partial(self.folders.remove, settings.folder))
-
-    def start_template(self) -> Template:
-        """Start a template.
-
-        Raises:
-            OSError: it cannot be started.
-        """
-        first, self.first = self.first, None
-        if first is not None and first.poll() is not None:  # the next one shows why
-            first.kill()
-            first = None
-        return first or self.command.start_template()
+        return self._launch(number, welcome, lambda settings: self._start(settings, settings.fds), sets_up=sets_up)
 
     def fork(self, template: Template, number: int, welcome: messages.Welcome) -> SlaveHandle:
         """Let a template start a slave.
@@ -330,6 +191,56 @@ class Launcher:
         """
         return self._launch(number, welcome, template.fork)
 
+    def _launch(
+        self,
+        number: int,
+        welcome: messages.Welcome,
+        begin: Callable[[SlaveSettings], process.Child],
+        *,
+        sets_up: bool = False,
+    ) -> SlaveHandle:
+        """Start a slave with a channel and a folder; `begin` starts its process."""
+        channel, fds = open_channel(welcome.max_result_bytes + MESSAGE_SLACK)
+        try:
+            limits = welcome.result_group, welcome.max_result_bytes, self.max_tasks, self.max_memory_bytes
+            folders = self._folders.make(), self._folders.for_set_up() if sets_up else ""
+            child = begin(SlaveSettings(fds, number, os.getpid(), *limits, *folders))
+        except OSError:
+            channel.close()
+            raise
+        finally:
+            for fd in fds:
+                os.close(fd)
+        outputs = {each: Inlet(fd, LAST_WORDS_BYTES, os.isatty(each)) for each, fd in child.outputs.items()}
+        return SlaveHandle(number, child, channel, outputs, partial(self._folders.remove, folders[0]))
+
+    def prepare(self) -> None:
+        """Start the first template now, although there is no master yet."""
+        with suppress(OSError):  # `start_template` tries again
+            self._first = self._new_template()
+
+    def start_template(self) -> Template:
+        """Start a template.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        first, self._first = self._first, None
+        if first is not None and first.poll() is not None:  # the next one shows why
+            first.kill()
+            first = None
+        return first or self._new_template()
+
+    def _new_template(self) -> Template:
+        orders, fd = open_orders()
+        try:
+            return Template(self._start(TemplateSettings(fd, os.getpid()), [fd]), orders)
+        except OSError:
+            orders.close()
+            raise
+        finally:
+            os.close(fd)
+
     def programs(self, names: Sequence[str]) -> dict[str, str]:
         """Return where programs are that tasks require; an empty text for one that is not found."""
         return offers.programs(names)
@@ -337,9 +248,9 @@ class Launcher:
     def renew(self, environment: Mapping[str, str]) -> None:
         """Start all processes with more environment variables from now on."""
         os.environ.update(environment)
-        if self.first is not None:
-            self.first.kill()
-            self.first = None
+        if self._first is not None:
+            self._first.kill()
+            self._first = None
 
     def reap(self, known: Container[int]) -> None:
         """Let the kernel forget children of this process that have ended, except for some that are watched."""
@@ -348,4 +259,4 @@ class Launcher:
     def close(self) -> None:
         """End the first template if it was not used. Remove the folders of the slaves, which have ended."""
         self.renew({})
-        self.folders.close()
+        self._folders.close()

@@ -40,17 +40,17 @@ import socket
 import struct
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from math import inf
 from typing import Any
 
-from attrs import frozen
 from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._system import clock
+from mwpy._system.process import Child
 from mwpy._system.time_left import Surroundings
 from mwpy._transport.error_texts import encodable
 from mwpy._transport.stream import MAX_BYTES, Passage, StreamEnd, make_passage
@@ -259,26 +259,12 @@ NO_SOCKET = (errno.EBADF, errno.ENOTSOCK)
 """The descriptor of a stream was closed, or it belongs to something else now."""
 
 
-@frozen
-class SlaveFds:
-    """The slave's end, as file descriptors that the slave process inherits."""
-
-    stream: int
-    memory: int
-    passage: int
-
-    def numbers(self) -> tuple[int, int, int]:
-        """Return all of them, for the call that starts the slave."""
-        return self.stream, self.memory, self.passage
-
-    def close(self) -> None:
-        """Close them in the agent, after the slave was started or could not be started."""
-        for fd in self.numbers():
-            os.close(fd)
+SlaveFds = tuple[int, int, int]
+"""The slave's end, as file descriptors that the slave process inherits: of the stream, the memory and the passage."""
 
 
 def open_channel(max_bytes: int = MAX_BYTES) -> tuple[AgentEnd, SlaveFds]:
-    """Make a channel. Start the slave with the `SlaveFds` inherited, then close them here.
+    """Make a channel. Start the slave with the descriptors inherited, then close them here.
 
     Args:
         max_bytes: the largest message that the agent accepts from the slave.
@@ -292,7 +278,7 @@ def open_channel(max_bytes: int = MAX_BYTES) -> tuple[AgentEnd, SlaveFds]:
     os.ftruncate(memory, MEMORY_BYTES)
     fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     end = AgentEnd(agent, passage, max_bytes, os.dup(memory))
-    return end, SlaveFds(slave.detach(), memory, other.detach())
+    return end, (slave.detach(), memory, other.detach())
 
 
 class AgentEnd(StreamEnd):
@@ -540,16 +526,17 @@ class SlaveEnd(SlaveChannel):
     """
 
     def __init__(self, fds: SlaveFds, surroundings: Surroundings | None = None) -> None:
-        for fd in fds.numbers():
+        for fd in fds:
             os.set_inheritable(fd, False)
-        super().__init__(SharedMemory(fds.memory), surroundings)
-        self.fault: int = fds.memory
+        stream, memory, passage = fds
+        super().__init__(SharedMemory(memory), surroundings)
+        self.fault = memory
         """A file descriptor for the fault handler, which the agent reads after the slave's exit; never closed."""
         os.lseek(self.fault, 0, os.SEEK_END)
-        self._stream = socket.socket(fileno=fds.stream)
-        self._end = StreamEnd(self._stream, Passage(socket.socket(fileno=fds.passage)), MAX_BYTES, passes_on=False)
+        self._stream = socket.socket(fileno=stream)
+        self._end = StreamEnd(self._stream, Passage(socket.socket(fileno=passage)), MAX_BYTES, passes_on=False)
         self._readable = select.poll()
-        self._readable.register(fds.stream, select.POLLIN)
+        self._readable.register(stream, select.POLLIN)
 
     def receive(self, timeout_s: float = 0.0) -> list[list[Buffer]]:
         """Wait for a message, and for the rest of one that has begun to arrive; sets `eof` when the agent is gone.
@@ -631,37 +618,71 @@ class Answer(Struct, frozen=True):
     """Why there is no slave."""
 
 
-class AgentOrders:
-    """The agent's end; made by `open_orders`. Nothing here ever blocks."""
+class Template:
+    """A process that loads the script, and then forks slaves, one at a time. Nothing here ever blocks.
 
-    def __init__(self, stream: socket.socket) -> None:
-        stream.setblocking(False)
-        self._socket = stream
+    Args:
+        child: the process.
+        orders: the agent's end of the orders.
+    """
 
-    def fileno(self) -> int:
-        """Return the descriptor of the socket, to wait for."""
-        return self._socket.fileno()
+    def __init__(self, child: Child, orders: socket.socket) -> None:
+        orders.setblocking(False)
+        self._child = child
+        self._orders = orders
+        self._is_new = True
+        self._ordered: int | None = None
+        """The slave that it was ordered to start; None after its answer."""
+        self.pid: int = child.pid
+        self.poll = child.poll
+        self.fileno = orders.fileno
+        """Returns the descriptor from which its answers come, to wait for."""
+        self.close = orders.close
+        """Lets it end if it still waits for orders."""
 
-    def give(self, settings: SlaveSettings, fds: Sequence[int]) -> None:
-        """Give an order. The descriptors can be closed afterwards.
+    def fork(self, settings: SlaveSettings) -> Child:
+        """Let it start a slave. Until its answer has arrived, the process of the slave stands for the template.
 
         Raises:
-            OSError: the template has ended.
+            OSError: there are too many open files, or the template has ended after its first slave.
         """
-        socket.send_fds(self._socket, [settings.to_json().encode()], fds)
+        is_first, self._is_new = self._is_new, False
+        outputs = () if is_first else self._child.open_outputs()
+        try:
+            socket.send_fds(self._orders, [settings.to_json().encode()], [*settings.fds, *outputs])
+        except BrokenPipeError:
+            if not is_first:  # its own last words say why it has ended
+                raise
+        finally:
+            for fd in outputs:
+                os.close(fd)
+        self._ordered = settings.slave
+        return self._child
 
-    def answers(self) -> list[Answer]:
-        """Return the answers that have arrived. What is no answer is left out, because the script wrote it."""
-        found: list[Answer] = []
-        with suppress(OSError):
-            while data := self._socket.recv(MOST_BYTES):
-                with suppress(*MALFORMED):
-                    found.append(json_decoder(Answer)(data))
+    def answers(self) -> Sequence[tuple[Answer, Child | None]]:
+        """Return the answers that have arrived, each with the process of its slave, if there is one.
+
+        What is no answer, or an answer without its order, is left out, because the script wrote it.
+        """
+        found: list[tuple[Answer, Child | None]] = []
+        for answer in self._received():
+            if answer.slave == self._ordered:
+                self._ordered = None
+                forked = self._child.pass_outputs_to(answer.pid) if answer.pid and not answer.unsafe else None
+                found.append((answer, self._child if answer.unsafe else forked))
         return found
 
-    def close(self) -> None:
-        """Close the agent's end: the template ends."""
-        self._socket.close()
+    def _received(self) -> Iterator[Answer]:
+        with suppress(OSError):
+            while data := self._orders.recv(MOST_BYTES):
+                with suppress(*MALFORMED):
+                    yield json_decoder(Answer)(data)
+
+    def kill(self) -> None:
+        """End it, although it has no orders."""
+        self._child.kill()
+        self._child.close()
+        self.close()
 
 
 class TemplateOrders:
@@ -690,8 +711,7 @@ class TemplateOrders:
         if not data:
             return None
         stream, memory, passage, *outputs = fds
-        settings = SlaveSettings.from_json(data.decode())
-        return replace(settings, stream=stream, memory=memory, passage=passage), outputs
+        return replace(SlaveSettings.from_json(data.decode()), fds=(stream, memory, passage)), outputs
 
     def answer(self, answer: Answer) -> None:
         """Answer the order. If the agent has ended, do nothing: the next `take` returns None."""
@@ -704,11 +724,11 @@ class TemplateOrders:
         self._socket.close()
 
 
-def open_orders() -> tuple[AgentOrders, int]:
+def open_orders() -> tuple[socket.socket, int]:
     """Return the agent's end, and the descriptor of the template's end. Close it here after the template was started.
 
     Raises:
         OSError: out of file descriptors.
     """
     agent, template = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    return AgentOrders(agent), template.detach()
+    return agent, template.detach()

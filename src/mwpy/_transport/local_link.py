@@ -103,7 +103,7 @@ class LocalMasterLink:
         self._ends[peer] = StreamEnd(here, passage, self._max_bytes, passes_on=False)
         self._peers[here.fileno()] = peer
         self._epoll.register(here.fileno(), select.EPOLLIN)
-        return MasterStream(there.detach(), passage_there.detach(), os.getpid())
+        return MasterStream((there.detach(), passage_there.detach()), os.getpid())
 
     def poll(self, timeout_s: float, now: float) -> list[Happened]:
         """Wait for something to happen, and return what happened.
@@ -221,13 +221,13 @@ class LocalAgentLink:
     def __init__(self, given: MasterStream, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         try:
-            stream, passage = (socket.socket(fileno=fd) for fd in given.numbers())
+            stream, passage = (socket.socket(fileno=fd) for fd in given.fds)
         except OSError as error:
             raise UsageError(
                 f"this agent has no stream to its master ({error}): does the command that starts it close the file "
                 f"descriptors that it inherits?"
             ) from error
-        for fd in given.numbers():
+        for fd in given.fds:
             os.set_inheritable(fd, False)
         self._end = StreamEnd(stream, Passage(passage), MAX_BYTES, passes_on=True)
         self._is_over = False

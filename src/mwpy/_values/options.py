@@ -169,9 +169,7 @@ class SlaveSettings(InVariable, frozen=True):
     """What an agent gives to a slave process at its start, through `SLAVE_VARIABLE`.
 
     Args:
-        stream: the file descriptor of the slave's end of the message stream; see `SlaveFds`.
-        memory: the file descriptor of the memory that slave and agent share.
-        passage: the file descriptor of the slave's end of the passage for large buffers.
+        fds: the slave's end of its channel; see `SlaveFds`.
         slave: the slave's number within its agent.
         agent_pid: the agent's process id. A slave whose parent has another id has lost its agent.
         result_group: how many results the slave sends in one message; 0 lets the slave choose.
@@ -182,9 +180,7 @@ class SlaveSettings(InVariable, frozen=True):
         sets_up: the folder in which it runs the set-up of its agent; empty if it runs tasks.
     """
 
-    stream: int
-    memory: int
-    passage: int
+    fds: tuple[int, int, int]
     slave: int
     agent_pid: int
     result_group: int = 0
@@ -211,20 +207,14 @@ class MasterStream(InVariable, frozen=True):
     """What a master gives to an agent that it starts on its own machine, through `MASTER_VARIABLE`.
 
     Args:
-        stream: the file descriptor of the agent's end of the message stream.
-        passage: the file descriptor of the agent's end of the passage for large buffers.
+        fds: the file descriptors of the agent's end of the message stream, and of the passage for large buffers.
         master_pid: the master's process id.
     """
 
     variable: ClassVar[str] = MASTER_VARIABLE
     giver: ClassVar[str] = "a master"
-    stream: int
-    passage: int
+    fds: tuple[int, int]
     master_pid: int
-
-    def numbers(self) -> tuple[int, int]:
-        """Return the descriptors, for the call that starts the agent."""
-        return self.stream, self.passage
 
 
 def slave_or_template(text: str) -> SlaveSettings | TemplateSettings:
