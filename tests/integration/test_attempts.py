@@ -42,8 +42,7 @@ def attempts_in(log: Path) -> list[str]:
 def test_a_task_succeeds_at_its_third_attempt(mw: mwpy.Master, tmp_path: Path) -> None:
     log = tmp_path / "log"
     mw.submit(mwpy.task(attempt, log, 3), retry_errors=Busy)
-    mw.loop()
-    [result] = mw.results()
+    [result] = fetched(mw, 1)
     assert (result.value, result.attempts, attempts_in(log)) == ("x", 3, ["x"] * 3)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.apps.stage import PATIENCE_S, fetched, until
+from tests.integration.apps.stage import PATIENCE_S, fetched, is_gone, until
 
 import mwpy
 
@@ -55,13 +55,6 @@ def fetch(mw: mwpy.Master, count: int) -> dict[Any, mwpy.Result[Any]]:
     return {result.tag: result for result in came}
 
 
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
 def start_sleeping(mw: mwpy.Master, folder: Path) -> tuple[mwpy.TaskId, list[int]]:
     """Let the slave run a task that sleeps. Return its id, and the processes of the slave."""
     number = mw.submit(mwpy.task(sleep, str(folder)), tag="sleeps")
@@ -83,7 +76,7 @@ def test_a_running_task_is_killed_and_the_tasks_behind_it_run_on_another_slave(m
         print(cancelled.value)
     assert [results[number].value for number in range(50)] == [*range(50)]
     assert {result.sid for result in results.values()} == {"SLAVE-1"}
-    until(lambda: all(map(gone, pids)), "an end of the slave and of its child process")
+    until(lambda: all(map(is_gone, pids)), "an end of the slave and of its child process")
     assert mw.unrunnable_tasks() == []
 
 

@@ -201,17 +201,6 @@ def test_a_pending_future_is_small(blocked: Blocked, one: mwpy.Executor) -> None
     assert all(future.cancel() for future in futures)
 
 
-def test_there_is_one_thread_beside_that_of_the_master() -> None:
-    """And none is left after the shutdown."""
-    before = {*threading.enumerate()}
-    with mwpy.Executor(slaves=1) as executor:
-        assert executor.submit(abs, -1).result(PATIENCE_S) == 1
-        started = {*threading.enumerate()} - before
-        own = [thread for thread in started if thread.name != "mwpy-stderr"]  # it writes notices, if there are any
-        assert sorted(thread.name for thread in own) == ["mwpy-executor", "mwpy-io"]
-    until(lambda: not any(thread.is_alive() for thread in own), "the end of the threads")
-
-
 def test_an_initializer_that_fails_breaks_the_tasks_and_not_the_executor() -> None:
     """Each task says why."""
     with mwpy.Executor(slaves=1, initializer=chores.fail_to_initialize) as executor:

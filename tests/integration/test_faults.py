@@ -359,29 +359,3 @@ def test_a_full_disk_loses_audit_lines_but_no_results(stage: Stage, small_disk: 
     assert master.err.count("lines are missing in the audit file") == 1
     assert "cannot write the resource file" in master.err
     stage.no_process_left()
-
-
-KILLED = "killed by its agent because "
-OVERWROTE = "it overwrote the memory that it shares with its agent: "
-
-
-@pytest.mark.parametrize(
-    ("how", "values", "reasons"),
-    [
-        ("ones", 200, (KILLED + OVERWROTE + "its unsent results are lost", KILLED + "what it sent cannot be read")),
-        ("journal", 200, (KILLED + "what it sent cannot be read", KILLED + OVERWROTE)),
-        ("rows", 200, (KILLED + "what it sent cannot be read", KILLED + OVERWROTE)),
-        ("shorter", 199, ("exit code 0",)),
-    ],
-)
-def test_a_task_that_writes_nonsense_into_shared_memory_costs_only_its_slave(
-    stage: Stage, how: str, values: int, reasons: tuple[str, ...]
-) -> None:
-    """The agent kills the slave and says why, and every task has its result. The memory cannot be made shorter."""
-    run = stage.run("overwrite.py", how, "--mw-local", 1, "--mw-audit-file", stage.audit)
-    assert len(run.report["values"]) == values
-    assert len(run.report["errors"]) == 200 - values
-    assert "Traceback" not in run.err
-    [first, *_] = [line for line in stage.audit.read_text().splitlines() if "SLAVE-0 -> gone" in line]
-    assert any(reason in first for reason in reasons), first
-    stage.no_process_left()

@@ -75,8 +75,7 @@ def test_a_task_over_its_time_is_tried_again(tmp_path: Path) -> None:
     """Its result in another slave counts."""
     with mwpy.local_master(slaves=1) as mw:
         mw.submit(mwpy.task(sleep_once, str(tmp_path)), seconds_max=1.0)
-        mw.loop()
-        [result] = mw.results()
+        [result] = fetched(mw, 1)
     assert (result.ok, result.attempts, result.sid) == (True, 2, "SLAVE-1")
 
 

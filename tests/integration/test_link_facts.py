@@ -7,7 +7,6 @@ sockets.
 from __future__ import annotations
 
 import ctypes
-import errno
 import secrets
 import select
 import signal
@@ -46,8 +45,6 @@ TIMEOUT_S = 1.0
 HELD_S = 2.5
 """How long a test holds the interpreter lock: more than two timeouts."""
 
-"""The longest time that an immediate reaction takes on a busy machine."""
-
 AGENT = """if 1:
     import os, signal, sys
     from mwpy._transport.stream import Broken
@@ -83,17 +80,6 @@ MASTER = """if 1:
     while True:
         link.poll(60.0, time.monotonic())
 """
-
-DEALER = """if 1:
-    import sys, zmq
-    dealer = zmq.Context().socket(zmq.DEALER)
-    dealer.routing_id = b"dealer"
-    dealer.connect(f"tcp://127.0.0.1:{sys.argv[1]}")
-    dealer.send(b"hello")
-    while True:
-        dealer.send(dealer.recv())
-"""
-"""A bare DEALER with a name and default settings. It returns each message that it receives."""
 
 
 @pytest.fixture
@@ -145,22 +131,6 @@ def wait_for(monitor: Socket, *wanted: int) -> int:
             return event
 
 
-def reaches(router: Socket, peer: bytes, text: bytes) -> bool:
-    """Send a message to a peer. Return whether there is a route to it.
-
-    The poll afterwards is necessary: a ROUTER frees the name of a broken connection only when it is polled.
-    """
-    try:
-        router.send_multipart([peer, text], zmq.NOBLOCK)
-    except zmq.ZMQError as error:
-        if error.errno != errno.EHOSTUNREACH:
-            raise
-        return False
-    finally:
-        router.poll(0)
-    return True
-
-
 def program(stage: Stage, code: str, *arguments: object) -> Running:
     return stage.start("", *arguments, program=[sys.executable, "-c", code])
 
@@ -174,20 +144,6 @@ def remote_agent(stage: Stage, ends: Loopback, master: Master, code: str, timeou
 
 
 # ---- how a peer's end is noticed ------------------------------------------------------------------------------
-
-
-def test_a_dead_peer_leaves_no_message_but_sends_to_it_fail(bare: BareSockets) -> None:
-    """A ROUTER gets no message when a peer ends. Its monitor gets an event, and a later probe has no route."""
-    router, monitor = bare.open(zmq.ROUTER, router_mandatory=True)
-    port = router.bind_to_random_port("tcp://127.0.0.1")
-    dealer, _ = bare.open(zmq.DEALER)
-    dealer.connect(f"tcp://127.0.0.1:{port}")
-    dealer.send(b"hello")
-    peer, _ = router.recv_multipart()
-    dealer.close(0)
-    wait_for(monitor, zmq.EVENT_DISCONNECTED)
-    until(lambda: not reaches(router, peer, b"probe"), "failure of a probe")
-    assert not router.poll(0)
 
 
 def test_a_killed_agent_is_unreachable_long_before_any_timeout(stage: Stage, ends: Loopback) -> None:
@@ -337,19 +293,6 @@ def test_an_agent_does_not_connect_twice_if_nothing_listens(ends: Loopback) -> N
         with pytest.raises(TimeoutError):
             taken.accept()
     assert agent.broken == ["unreachable"]
-
-
-def test_a_send_to_a_dead_master_is_not_an_error_and_only_the_monitor_shows_its_end(bare: BareSockets) -> None:
-    """The message is queued for a later master. Therefore an agent relies on its monitor."""
-    router, _ = bare.open(zmq.ROUTER)
-    dealer, monitor = bare.open(zmq.DEALER)
-    dealer.connect(f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}")
-    dealer.send(b"hello")
-    router.recv_multipart()
-    router.close(0)
-    wait_for(monitor, zmq.EVENT_DISCONNECTED)
-    dealer.send(b"word", zmq.NOBLOCK)
-    assert not dealer.poll(0)
 
 
 # ---- closing --------------------------------------------------------------------------------------------------
@@ -524,17 +467,6 @@ def test_a_master_survives_noise_on_its_port(ends: Loopback, noise: bytes) -> No
     assert master.gone == []
 
 
-def test_a_listener_that_is_not_a_master_is_recognised(ends: Loopback) -> None:
-    """The agent is never connected, whatever the listener answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        agent = ends.agent(int(listener.getsockname()[1]))
-        answering, _ = listener.accept()
-        with answering:
-            answering.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(100))
-            ends.until(lambda: agent.broken, "refusal")
-    assert Connected() not in agent.fates
-
-
 # ---- large frames ---------------------------------------------------------------------------------------------
 
 
@@ -589,14 +521,6 @@ def test_a_message_that_is_too_large_for_the_master_is_malformed(tight: None, en
     ends.until(lambda: [b"as before"] in master.messages, "message of the other one")
 
 
-def test_an_agent_accepts_frames_of_any_size_from_its_master(tight: None, ends: Loopback) -> None:
-    """The master applies its limit, and the agent trusts its master. A second limit could only lose tasks."""
-    master, agent, peer = ends.pair(max_payload=100_000)
-    master.link.send(peer, [b"x" * 10_000_000])
-    ends.until(lambda: agent.messages, "message")
-    assert len(agent.messages[0][0]) == 10_000_000
-
-
 @pytest.mark.parametrize("to_master", [True, False], ids=["to the master", "to an agent"])
 def test_large_frames_arrive_in_writable_memory(ends: Loopback, to_master: bool) -> None:
     """The array of a result uses the memory where its pieces were joined, and the algorithm may change it."""
@@ -615,15 +539,3 @@ def test_large_frames_arrive_in_writable_memory(ends: Loopback, to_master: bool)
     assert np.array_equal(array, sent)
     array += 1.0
     assert np.array_equal(np.frombuffer(frame, dtype=np.float64), sent + 1.0)
-
-
-def test_the_last_messages_leave_before_the_end_is_closed(ends: Loopback) -> None:
-    """Closing waits until all messages are sent, and the other end receives all of them before the end."""
-    master, agent, _ = ends.pair(max_payload=64 << 20)
-    last = bytes(32 << 20)
-    agent.link.send([last])
-    agent.link.send([b"goodbye"])
-    ends.close(agent, PATIENCE_S)
-    ends.until(lambda: master.gone, "end")
-    assert [type(each) for each in master.events] == [Frames, Frames, Frames, Unreachable]
-    assert master.messages[1:] == [[last], [b"goodbye"]]

@@ -6,7 +6,6 @@ import gc
 import itertools
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
@@ -22,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from numpy.random import normal
-from tests.integration.apps.stage import PATIENCE_S, Stage, fetched, until
+from tests.integration.apps.stage import Stage, fetched, until
 
 import mwpy
 from mwpy._roles import inbox, maps
@@ -127,20 +126,6 @@ def test_calls_of_any_algorithms_complete_together(mw: mwpy.Master) -> None:
         mw.as_completed([3])  # type: ignore[arg-type]
 
 
-def test_an_ordered_map_does_not_run_far_ahead_of_a_slow_item(mw: mwpy.Master, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maps, "MAP_WINDOW", 50)
-    pulled = itertools.count()
-
-    def slowly(number: int) -> int:
-        time.sleep(0.0 if number else 0.5)
-        return number
-
-    values = mw.map(slowly, pulled)
-    assert next(values) == 0
-    assert next(pulled) <= 51
-    values.close()
-
-
 def test_a_map_of_large_items_keeps_few_bytes_in_flight(mw: mwpy.Master, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maps, "MAP_BYTES", 1_000_000)
     pulled = itertools.count()
@@ -211,14 +196,6 @@ def test_a_map_raises_at_the_item_that_failed(mw: mwpy.Master) -> None:
     assert (caught.value.item, caught.value.host) == (0, os.uname().nodename)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert list(values) == []
-
-
-def test_a_failure_in_a_map_of_results_is_a_failed_result(mw: mwpy.Master) -> None:
-    results = list(mw.map_results(lambda number: 1 // number, [1, 0, 1], ordered=True))
-    assert [result.ok for result in results] == [True, False, True]
-    assert [result.attempts for result in results] == [1, 1, 1]
-    with pytest.raises(mwpy.TaskFailed, match="item 0: ZeroDivisionError"):
-        _ = results[1].value
 
 
 def test_a_result_says_when_and_where_it_was_computed(mw: mwpy.Master) -> None:
@@ -561,20 +538,6 @@ def test_any_thread_can_collect_a_local_master(monkeypatch: pytest.MonkeyPatch) 
     assert not slave.exists()
 
 
-def test_a_local_master_ends_with_its_process() -> None:
-    """Nobody closes it, and nothing is printed."""
-    program = """
-import os, mwpy
-mw = mwpy.local_master(slaves=1)
-print(*mw.map(lambda _: os.getpid(), [0]))
-"""
-    run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=True
-    )
-    assert run.stderr == ""
-    assert not Path(f"/proc/{int(run.stdout)}").exists()
-
-
 def test_a_breakpoint_in_a_task_says_why_it_cannot_stop(mw: mwpy.Master) -> None:
     (result,) = mw.map_results(lambda _: breakpoint(), [0])  # noqa: T100
     assert "a slave has no terminal for a debugger" in str(result.error)
@@ -608,25 +571,3 @@ def test_fixed_groups_are_obeyed(stage: Stage, group: int) -> None:
     assert sum(received) == sum(sent) == 20 * group
     assert max(received) == 2 * group
     assert set(sent) == {group}
-
-
-def test_a_negative_number_of_slaves_is_refused() -> None:
-    with (
-        pytest.raises(mwpy.UsageError, match="slaves=-1: give a whole number from 0"),
-        mwpy.local_master(slaves=-1),
-    ):
-        pass
-
-
-def test_another_thread_cannot_share_an_object_if_python_optimises() -> None:
-    """With -O, Python makes no assertions."""
-    code = """if 1:
-        import mwpy
-        from concurrent.futures import ThreadPoolExecutor
-        with mwpy.local_master(slaves=0) as mw, ThreadPoolExecutor(1) as helper:
-            print(type(helper.submit(mw.share, [1]).exception()).__name__)
-    """
-    run = subprocess.run(
-        [sys.executable, "-O", "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True
-    )
-    assert run.stdout == "UsageError\n"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.apps import chores
-from tests.integration.apps.stage import PATIENCE_S, Stage, fetched, until
+from tests.integration.apps.stage import PATIENCE_S, fetched, until
 
 import mwpy
 
@@ -249,45 +247,3 @@ def test_wrong_arguments_are_refused(mw: mwpy.LocalMaster) -> None:
     closed.close()
     with pytest.raises(mwpy.UsageError, match="the computation is over"):
         closed.executor()
-
-
-APP = """
-import sys
-import mwpy
-from tests.integration.apps import chores
-
-def square(number):
-    return number * number
-
-@mwpy.master_algorithm
-def master(mw, argv):
-    executor = mw.executor()
-    futures = [executor.submit(square, number) for number in range(10)]
-    print([future.result() for future in futures], flush=True)
-    if argv:
-        with mw.executor() as other:
-            other.submit(chores.wait_for, argv[0], 0).result()
-    executor.submit(chores.append, "written", "at the end")
-    return 0
-
-if __name__ == "__main__":
-    sys.exit(mwpy.main())
-"""
-
-
-def start(stage: Stage, *arguments: str):  # type: ignore[no-untyped-def]
-    (stage.folder / "app.py").write_text(APP)
-    root = Path(__file__).parents[2]
-    return stage.start(str(stage.folder / "app.py"), *arguments, variables={"PYTHONPATH": f"{root / 'src'}:{root}"})
-
-
-def test_the_queue_of_an_executor_makes_the_master_want_slaves(stage: Stage) -> None:
-    """Nobody starts one, so the tasks wait until they are given up."""
-    started = start(stage, "--mw-master", "--mw-resource-file", str(stage.resource), "--mw-master-host", "127.0.0.1")
-    until(
-        lambda: stage.resource.exists() and json.loads(stage.resource.read_text())["slaves-needed"] == 10,
-        lambda: f"slaves that are needed: {started.err}",
-    )
-    started.send(signal.SIGINT)
-    assert started.end() == mwpy.ExitCode.INTERRUPTED, started.err
-    stage.no_process_left()

@@ -96,22 +96,6 @@ def test_a_slave_with_an_edited_script_does_not_run_a_lambda_that_uses_its_funct
     assert json.loads(master.out) == [0, 10, 20, 30]
 
 
-def test_a_slave_with_an_edited_module_does_not_run_a_lambda_of_it_that_uses_its_state(stage: Stage) -> None:
-    """The lambda travels by value, and finds the list in the slave's own module."""
-    module = "FACTORS = [10]\ntimes = lambda x: FACTORS[0] * x\n"
-    (stage.folder / "script.py").write_text(SCRIPT.replace("mw.map(work", "mw.map(measures.times"))
-    _write(stage, module)
-    master = stage.master(str(stage.folder / "script.py"))
-    (stage.folder / "go").touch()
-    _write(stage, module.replace("10", "110"))
-    stage.agent(str(stage.folder / "script.py"))
-    stage.until_audited("variable FACTORS in measures.py differs from the master's: give the slave the files")
-    _write(stage, module)
-    stage.agent(str(stage.folder / "script.py"))
-    master.finish()
-    assert json.loads(master.out) == [0, 10, 20, 30]
-
-
 WITHOUT_SCRIPT = """
 import json, math, sys
 from json import dumps

@@ -281,8 +281,7 @@ def test_a_task_cannot_wait_for_other_tasks(mw: mwpy.Master, task: Callable[[], 
     """Nor can it start a computation, as in a slave."""
     Here.mw = mw
     mw.submit(mwpy.task(task))
-    mw.loop()
-    [result] = mw.results()
+    [result] = fetched(mw, 1)
     assert words in str(result.error)
 
 
@@ -306,8 +305,7 @@ def test_a_module_that_was_edited_and_loaded_again_is_run(
 
 def test_an_algorithm_that_cannot_be_loaded_is_reported_and_not_tried_again(mw: mwpy.Master) -> None:
     mw.submit(mwpy.task(Unloadable()))
-    mw.loop()
-    [result] = mw.results()
+    [result] = fetched(mw, 1)
     assert isinstance(result.error, mwpy.TaskUnrunnable)
     assert "Unloadable cannot be loaded" in str(result.error)
 
@@ -390,7 +388,6 @@ def test_a_limit_that_nobody_enforces_is_reported_once(mw: mwpy.Master, capfd: p
     """The tasks run to their end."""
     for _ in range(2):
         mw.submit(mwpy.task(time.sleep, 0.02), seconds_max=0.01)
-        mw.loop()
-        [result] = mw.results()
+        [result] = fetched(mw, 1)
         assert result.ok
     assert capfd.readouterr().err.count("the limits of tasks (seconds_max, memory_max) do not hold here") == 1

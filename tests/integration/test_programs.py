@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.apps.stage import fetched
+from tests.integration.apps.stage import fetched, is_gone, until
 
 import mwpy
 from mwpy import CommandFailed, Outcome, UsageError
@@ -357,25 +357,13 @@ def test_a_growing_file_can_be_followed(mw: mwpy.LocalMaster, tmp_path: Path) ->
 # What is left of a program
 
 
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    while not condition():
-        time.sleep(0.01)
-
-
 LEAVES_A_CHILD = "sh -c 'sleep 1000 & echo $! > {file}; trap \"\" TERM; {then}'"
 
 
 def test_children_that_a_program_leaves_are_killed_and_nobody_waits_for_them(tmp_path: Path) -> None:
     mwpy.command(LEAVES_A_CHILD.replace("{then}", "exit 0"))(file=tmp_path / "pid")
     pid = int((tmp_path / "pid").read_text())
-    wait_for(lambda: is_gone(pid))
+    until(lambda: is_gone(pid), "an end of the child")
 
 
 @pytest.mark.parametrize("how", ["cancel", "seconds_max"])
@@ -384,14 +372,14 @@ def test_the_whole_group_of_a_program_that_ignores_sigterm_is_killed(how: str, t
     with mwpy.local_master(slaves=1) as mw:
         limits: mwpy.Policies = {"seconds_max": 1.0} if how == "seconds_max" else {}
         task = mw.submit(stays.task(file=tmp_path / "pid"), **limits)
-        wait_for((tmp_path / "pid").exists)
-        wait_for(lambda: (tmp_path / "pid").read_text().endswith("\n"))
+        until((tmp_path / "pid").exists, "a child")
+        until(lambda: (tmp_path / "pid").read_text().endswith("\n"), "its id")
         pid = int((tmp_path / "pid").read_text())
         if how == "cancel":
             mw.cancel([task])
         error = _only_result(mw).error
         assert isinstance(error, mwpy.TaskCancelled if how == "cancel" else mwpy.TaskUnrunnable)
-        wait_for(lambda: is_gone(pid))
+        until(lambda: is_gone(pid), "an end of the child")
 
 
 def test_a_signal_to_the_terminal_does_not_reach_programs(tmp_path: Path) -> None:

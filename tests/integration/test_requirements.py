@@ -83,12 +83,6 @@ def test_a_program_is_required_by_its_name() -> None:
             list(mw.map(abs, [-1], requires={"no-such-program": True}))
 
 
-def test_what_the_run_has_is_counted_by_the_master() -> None:
-    with mwpy.local_master(slaves=4, offers={"cpus": 4}, run_offers={"licence": 1}) as mw:
-        rows = list(mw.map(had, [0.005] * 12, requires={"licence": 1}))
-    assert all(before[5][1] <= after[5][0] for before, after in pairwise(sorted(rows, key=lambda row: row[5])))
-
-
 def test_without_slaves_a_task_runs_in_the_process_of_the_master_if_it_fits() -> None:
     with mwpy.local_master(slaves=0, offers={"gpus": 2}) as mw:
         assert [row[0]["gpus"] for gpus in (1, 2) for row in mw.map(had, [0.0], gpus=gpus)] == [1, 2]

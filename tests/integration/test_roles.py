@@ -15,15 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.integration.apps.stage import PATIENCE_S, Running, Stage, until
+from tests.integration.apps.stage import PATIENCE_S, Running, Stage, free_port, until
 
-from mwpy._transport.link import member_keys, new_key
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from mwpy._transport.link import new_key
 
 
 def one_line(process: Running) -> str:
@@ -165,20 +159,6 @@ def test_a_wrong_key_is_refused(stage: Stage) -> None:
     assert len(stranger.err.splitlines()) == 1, stranger.err
     assert "the process that listens there has other keys" in stranger.err
     continues_without(stage, master, "it has the keys of another computation")
-
-
-def test_a_wrong_membership_key_is_refused(stage: Stage) -> None:
-    """An agent without the membership key exits with 3 and prints one line. The audit file records a stranger."""
-    master = stage.master("count.py", "--tasks", 10)
-    document = json.loads(stage.resource.read_text())
-    pair = member_keys(new_key())
-    document["keys"] |= {"member-public": pair.public, "member-secret": pair.secret}
-    forged = stage.folder / "forged.rsc"
-    forged.write_text(json.dumps(document))
-    stranger = stage.run("count.py", "--mw-slave", "--mw-resource-file", forged, code=3)
-    assert len(stranger.err.splitlines()) == 1, stranger.err
-    assert "our key is not that of a member" in stranger.err
-    continues_without(stage, master, "it has no key of ours")
 
 
 def address_in(resource: Path) -> str:

@@ -6,12 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.integration.apps.stage import Stage, kill, until
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended."""
-    return not Path(f"/proc/{pid}").exists()
+from tests.integration.apps.stage import Stage, is_gone, kill, until
 
 
 @pytest.mark.parametrize(
@@ -31,7 +26,7 @@ def test_a_second_attempt_answers_for_a_task_that_hangs(
     if stops:
         kill(pid, signal.SIGSTOP)
     until((stage.folder / "complete").exists, lambda: f"a complete map:\n{master.err}")
-    until(lambda: gone(pid), "an end of the slave whose task hangs")
+    until(lambda: is_gone(pid), "an end of the slave whose task hangs")
     until(lambda: "SLAVE-2 " in stage.audit.read_text(), "another slave")
     (stage.folder / "enough").touch()
     assert (master.end(), [agent.end() for agent in agents]) == (0, [0, 0]), master.err
@@ -51,9 +46,9 @@ def test_a_stopped_agent_delays_no_map(stage: Stage) -> None:
     parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     kill(parent, signal.SIGSTOP)
     until((stage.folder / "complete").exists, lambda: f"a complete map:\n{master.err}")
-    assert not gone(pid)
+    assert not is_gone(pid)
     kill(parent, signal.SIGCONT)
-    until(lambda: gone(pid), "an end of the slave whose task hangs")
+    until(lambda: is_gone(pid), "an end of the slave whose task hangs")
     (stage.folder / "enough").touch()
     assert (master.end(), [agent.end() for agent in agents]) == (0, [0, 0]), master.err
     assert master.report["attempts"] == 2

@@ -267,6 +267,14 @@ def until(condition: Callable[[], bool], what: str | Callable[[], str], patience
         time.sleep(POLL_S)
 
 
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, or is a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 def fetched(mw: mwpy.Master, count: int) -> list[mwpy.Result[Any]]:
     """Wait for results until there are this many. Return them as they came."""
     results = mw.results()
