@@ -9,7 +9,7 @@ task to task are packed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from attrs import Factory, define
 from msgspec import Struct
@@ -20,6 +20,11 @@ from mwpy._values.messages import Results
 
 KEY_BYTES = 16
 """The size of the key of a task. Tasks of the same algorithm and code with the same key are equal calls."""
+
+
+def each_key(keys: bytes) -> Iterator[bytes]:
+    """Divide keys that are one after the other."""
+    return (keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES))
 
 
 class EarlierAlgorithm(Struct, frozen=True):

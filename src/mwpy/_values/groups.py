@@ -228,6 +228,12 @@ def seconds_at(group: Results, kept: Sequence[int]) -> list[float]:
     return [group.seconds[0] * len(kept) / count] if kept else []
 
 
+def attempt_at(group: Results, place: int) -> int:
+    """The attempt of the result at this position."""
+    ends = zip(accumulate(group.counts), group.attempts, strict=True)
+    return next(attempt for end, attempt in ends if place < end)
+
+
 # How tasks end: one by one, or as the values of items of a map that arrived together.
 
 

@@ -7,13 +7,14 @@ those that were answered before and the others. An answered task ends at once: i
 its result has the slave, the host and the compute time of its attempt. The value stays in the file until it is needed.
 
 A task is the same as one of a former generation if its algorithm has the same name and code, its key is the same, and
-it has the same position among the equal calls of its generation (see `Occurrences`). `KnownCodes` decides when
+it has the same position among the equal calls of its generation (see `Occurrence`). `KnownCodes` decides when
 other code counts, too. A task that must not run twice ends as unrunnable if a former generation sent it to a slave, and
 the file has no answer of it. So does a task whose attempts are used up. Nothing is remembered about tasks that are new.
-Each occurrence takes 18 bytes here beside those of its key, and each row of the file takes 20 bytes.
+What former generations submitted takes about 270 bytes a task. Smaller forms, such as columns of numbers, took a fifth
+of that, and 100 lines more.
 
 An agent can bring results of a former generation while this one runs (see `Succession`). So the last generations are
-kept, with 4 bytes for each task, and the tasks of this generation that former ones had submitted without an answer.
+kept, with 8 bytes for each task, and the tasks of this generation that former ones had submitted without an answer.
 
 An equal call could get its former id, so that all that agents hold stays valid. This was rejected. A master would still
 have to know which calls are equal, which answers are in the file, and for which agents it waits. The last ids before a
@@ -24,16 +25,15 @@ it costs 15 times what `submit` costs.
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, groupby
+from itertools import groupby
 from math import inf
 from operator import attrgetter
 from typing import Any
 
 from attrs import Factory, define
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core import holding
@@ -42,7 +42,7 @@ from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.handback import NO_SLAVE, HandBack
 from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.results import check_failures
-from mwpy._core.master.spans import Span, named
+from mwpy._core.master.spans import Span, named, numbers_in
 from mwpy._core.master.state import MasterState
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import Buffer, SlaveId, TaskId
@@ -54,107 +54,50 @@ from mwpy._values.earlier import (
     EarlierSent,
     EarlierTasks,
     FormerAgent,
+    each_key,
 )
 from mwpy._values.phrases import counted, duration, first_of
 from mwpy._values.records import AlgorithmDefined, ResultsHandedOver, ReusedTasks
 from mwpy._values.shares import NO_KEY
 from mwpy._values.task import Origin, StoredAt, TaskState, stored_result
 
-# The calls of one task algorithm that former generations made, by their keys.
+# The calls that former generations made.
 #
 # Equal calls have the same key. The first of them in one generation is the same task as the first of them in another
 # generation, and so on. So each key has occurrences, in the order of submission. A generation takes them one after the
 # other. It adds an occurrence when it makes an equal call more often than every generation before.
-#
-# A finished task must take little memory, because a run database can have ten million of them. So a key is not an
-# object here: it is part of a bucket, which is one `bytearray` that `find` searches. An entry has 22 bytes, and with a
-# million keys an occurrence takes about 40 bytes. If a key has several occurrences, it takes about 250 bytes more, and
-# each occurrence 4 bytes.
 
 
-NUMBER_BYTES = 4
-MARK_BYTES = 2
-ENTRY_BYTES = KEY_BYTES + NUMBER_BYTES + MARK_BYTES
-"""An entry of a bucket: the key, the number of its occurrence, and the mark of the generation that took it last."""
+class Occurrence(Struct, eq=False, gc=False):
+    """A call at its position among the equal calls of a generation. It refers to nothing that refers to it."""
 
-MARKS = 1 << 8 * MARK_BYTES
-
-BUCKETS = 65_521
-"""With ten million keys, a bucket has 3 KB, which are searched in a fraction of a microsecond. It is a prime number,
-because keys of plain arguments are not hashed: many of them differ in few bytes."""
-
-
-@define(eq=False, repr=False)
-class Occurrences:
-    """All occurrences of all keys."""
-
-    _mark: bytes = bytes(MARK_BYTES)
-    _buckets: dict[int, bytearray] = Factory(dict)
-    """The first occurrence of each key."""
-    _later: dict[bytes, array[int]] = Factory(dict)
-    """The other occurrences of each key that has several."""
-    _taken: dict[bytes, int] = Factory(dict)
-    """How many of these this generation has taken."""
-
-    def begin(self, generation: int) -> None:
-        """Another generation begins with the first occurrence of each key.
-
-        Args:
-            generation: its number, which is larger than those before.
-        """
-        self._mark = (generation % MARKS).to_bytes(MARK_BYTES, "big")
-        self._taken.clear()
-
-    def take(self, key: bytes) -> int | None:
-        """Return the number of the next occurrence of a key; None if this generation has taken all."""
-        bucket = self._buckets.get(int.from_bytes(key, "big") % BUCKETS)
-        at = -1 if bucket is None else _find(bucket, key)
-        if bucket is None or at < 0:
-            return None
-        if bucket[at + ENTRY_BYTES - MARK_BYTES : at + ENTRY_BYTES] == self._mark:
-            later, taken = self._later.get(key, ()), self._taken.get(key, 0)
-            if taken == len(later):
-                return None
-            self._taken[key] = taken + 1
-            return later[taken]
-        bucket[at + ENTRY_BYTES - MARK_BYTES : at + ENTRY_BYTES] = self._mark
-        return int.from_bytes(bucket[at + KEY_BYTES : at + KEY_BYTES + NUMBER_BYTES], "big")
-
-    def take_or_add(self, keys: bytes, new: int) -> list[int]:
-        """Take the next occurrence of each key. If there is none, add one, which this generation takes.
-
-        Args:
-            keys: one after the other.
-            new: the number of the first occurrence that is added; the others follow.
-
-        Returns:
-            The number of the occurrence of each key.
-        """
-        found: list[int] = []
-        for at in range(0, len(keys), KEY_BYTES):
-            key = keys[at : at + KEY_BYTES]
-            number = self.take(key)
-            if number is None:
-                number, new = new, new + 1
-                self._add(key, number)
-            found.append(number)
-        return found
-
-    def _add(self, key: bytes, number: int) -> None:
-        bucket = self._buckets.setdefault(int.from_bytes(key, "big") % BUCKETS, bytearray())
-        if _find(bucket, key) < 0:
-            bucket += key + number.to_bytes(NUMBER_BYTES, "big") + self._mark
-        else:
-            self._later.setdefault(key, array("I")).append(number)
-            self._taken[key] = len(self._later[key])
+    code: int
+    """The place of its algorithm and code in `KnownCodes.each`."""
+    taken_by: int
+    """The last generation that has taken it."""
+    answer: EarlierAnswers | None = None
+    """The results among which its own is; None if it has none."""
+    place: int = 0
+    """The place of its result there."""
+    has_failed: bool = False
+    """Whether its result is a failure."""
+    barred: str | None = None
+    """If it has no answer and must not run again: why it became unrunnable when its attempts were used up; or an empty
+    text if it was sent to a slave and must not run twice."""
+    task: int = 0
+    """The task of this generation that has taken it without an answer; 0 if none has."""
 
 
-def _find(bucket: bytearray, key: bytes) -> int:
-    """Where the entry of a key begins; -1 if there is none. The bytes of a key can also be at the border of entries."""
-    at = bucket.find(key)
-    while at % ENTRY_BYTES and at >= 0:
-        at = bucket.find(key, at + 1)
-    return at
+def occurrences_of(
+    former: Sequence[Occurrence | None], firsts: Sequence[int], counts: Sequence[int]
+) -> list[Occurrence | None]:
+    """Return the occurrences of tasks of a generation, in ranges of ids; None for each task without one."""
+    found: list[Occurrence | None] = []
+    for first, count in zip(firsts, counts, strict=True):
+        known = former[first : first + count] if first > 0 else ()
+        found += known
+        found += [None] * (count - len(known))
+    return found
 
 
 # The codes of task algorithms that former generations had, and the choice of one whose answers count now.
@@ -187,16 +130,22 @@ Compare = Callable[[Mapping[str, str], Mapping[str, str]], Sequence[str]]
 """Says in what the parts of two codes differ, in sentences."""
 
 
-class KnownCode(Struct, eq=False):
+@define(eq=False, repr=False)
+class KnownCode:
     """What is known of one task algorithm with one code."""
 
     name: str
     code: str
     place: int
     """Its place in the list of all."""
-    parts: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, str] = Factory(dict)
     """The parts of the code."""
-    occurrences: Occurrences = field(default_factory=Occurrences)
+    first: dict[bytes, Occurrence] = Factory(dict)
+    """The first occurrence of each key."""
+    later: dict[bytes, list[Occurrence]] = Factory(dict)
+    """The other occurrences of each key that has several."""
+    taken: Counter[bytes] = Factory(Counter)
+    """How many of these the present generation has taken."""
     answered: int = 0
     """How many answers it has."""
     since: int = 0
@@ -210,6 +159,28 @@ class KnownCode(Struct, eq=False):
     def answering(self) -> KnownCode:
         """The code whose answers count: this one if it has any."""
         return self if self.answered or self.other is None else self.other
+
+    def take(self, key: bytes, generation: int) -> Occurrence | None:
+        """Return the next occurrence of a key; None if this generation has taken all."""
+        first = self.first.get(key)
+        if first is not None and first.taken_by < generation:
+            first.taken_by = generation
+            return first
+        later, taken = self.later.get(key, ()), self.taken[key]
+        if taken == len(later):
+            return None
+        self.taken[key] = taken + 1
+        return later[taken]
+
+    def take_or_add(self, key: bytes, generation: int) -> Occurrence:
+        """Take the next occurrence of a key. If there is none, add one, which this generation takes."""
+        found = self.take(key, generation)
+        if found is None:
+            found = Occurrence(self.place, generation)
+            if self.first.setdefault(key, found) is not found:
+                self.later.setdefault(key, []).append(found)
+                self.taken[key] += 1
+        return found
 
 
 @define(eq=False, repr=False)
@@ -245,14 +216,13 @@ class KnownCodes:
         """Another generation begins."""
         self._generation = generation
         for known in self._codes.values():
-            known.occurrences.begin(generation)
+            known.taken.clear()
 
     def of(self, name: str, code: str, parts: Mapping[str, str]) -> KnownCode:
         """Return what is known of an algorithm, to which more can be added."""
         known = self._codes.get((name, code))
         if known is None:
             known = self._codes[name, code] = KnownCode(name, code, len(self.each), parts)
-            known.occurrences.begin(self._generation)
             self.each.append(known)
         return known
 
@@ -310,9 +280,6 @@ class KnownCodes:
         return same[0] if len(same) == 1 else None
 
 
-MOST_ATTEMPTS = 0x3FFF
-"""More attempts of a task count as this many."""
-
 MISSES = 20
 """If no former generation submitted the first tasks of an algorithm, this many, although the file has answers of it, a
 notice says so: an argument is different at each start. Later tasks may be new for good reasons."""
@@ -334,86 +301,6 @@ FORBIDDEN = (
 )
 
 USED_UP = "before the master was started again, {reason}. --mw-rerun failed runs it again"
-
-
-@define(eq=False, repr=False)
-class Answers:
-    """The answers of occurrences, by number."""
-
-    rows: array[int] = Factory(lambda: array("q"))
-    """The names of the rows of the file that have answers."""
-    walls: array[float] = Factory(lambda: array("d"))
-    """For each row: when its results arrived."""
-    origins: array[int] = Factory(lambda: array("I"))
-    """For each row: the place of its slave in `slaves`."""
-    slaves: dict[tuple[SlaveId, str], int] = Factory(dict)
-    """The slaves, each with its host, and their numbers."""
-    _row_of: array[int] = Factory(lambda: array("I"))
-    """For each occurrence: 1 more than the place of its row in `rows`; 0 if it has no answer."""
-    _places: array[int] = Factory(lambda: array("I"))
-    _seconds: array[float] = Factory(lambda: array("d"))
-    _ends: array[int] = Factory(lambda: array("H"))
-    """For each occurrence: its attempts times 2, and 1 more if it failed."""
-    barred: dict[int, str] = Factory(dict)
-    """The occurrences without an answer that must not run again: why they became unrunnable when their attempts were
-    used up; or an empty text if they were sent to a slave and must not run twice."""
-
-    def extend(self, count: int) -> None:
-        """There are occurrences up to this number, the last ones without an answer."""
-        more = count - len(self._row_of)
-        for column in (self._row_of, self._places, self._seconds, self._ends):
-            column.frombytes(bytes(more * column.itemsize))
-
-    def answer(self, earlier: EarlierAnswers, numbers: Sequence[int]) -> None:
-        """Results are in a row. A later answer of an occurrence replaces an earlier one.
-
-        Args:
-            numbers: the occurrence of each result; -1 for a task that is not known.
-        """
-        results, count = earlier.results, len(numbers)
-        self.rows.append(earlier.row)
-        self.walls.append(earlier.wall)
-        self.origins.append(self.slaves.setdefault((earlier.sid, earlier.host), len(self.slaves)))
-        seconds = results.seconds if len(results.seconds) == count else [results.seconds[0] / count] * count
-        ends: list[int] = []
-        for attempt, own in zip(results.attempts, results.counts, strict=True):
-            ends += [min(attempt, MOST_ATTEMPTS) * 2] * own
-        for place in results.failed:
-            ends[place] += 1
-        if self.barred:
-            for number in numbers:
-                self.barred.pop(number, None)
-        row, first = len(self.rows), numbers[0]
-        if first >= 0 and numbers == [*range(first, first + count)]:  # the usual case, in a tenth of the time
-            self._row_of[first : first + count] = array("I", [row]) * count
-            self._places[first : first + count] = array("I", range(count))
-            self._seconds[first : first + count] = array("d", seconds)
-            self._ends[first : first + count] = array("H", ends)
-            return
-        for place, number in enumerate(numbers):
-            if number >= 0:
-                self._row_of[number], self._places[number] = row, place
-                self._seconds[number], self._ends[number] = seconds[place], ends[place]
-
-    def of(self, number: int) -> tuple[int, int, bool] | None:
-        """The place of the row of an answer in `rows`, its place in the row, and whether it is a failure; None if there
-        is no answer."""
-        row = self._row_of[number]
-        return (row - 1, self._places[number], bool(self._ends[number] & 1)) if row else None
-
-    def times(self, number: int) -> tuple[float, int]:
-        """The compute time of an answer, in seconds, and the number of its attempts."""
-        return self._seconds[number], self._ends[number] >> 1
-
-
-def numbers_of(former: array[int], firsts: Sequence[int], counts: Sequence[int]) -> list[int]:
-    """Return the occurrences of tasks of a generation, in ranges of ids; -1 for each task without one."""
-    found: list[int] = []
-    for first, count in zip(firsts, counts, strict=True):
-        known = former[first : first + count] if first > 0 else ()
-        found += known
-        found += [-1] * (count - len(known))
-    return found
 
 
 class Reuse:
@@ -440,7 +327,6 @@ class Reuse:
         self.state = state
         self.read = read
         self.rerun_failed = rerun_failed
-        self.answers = Answers()
         self.names: Mapping[str, int] = {}
         """The numbers of all generations, by their names. This one is the last."""
         self.says_misses = True
@@ -453,17 +339,13 @@ class Reuse:
         self._codes = KnownCodes(state, changes, captured, any_code)
         self._algorithms: dict[int, KnownCode] = {}
         """The algorithms of the generation that is read, by number."""
-        self.former: dict[int, array[int]] = {}
-        """The generation that is read, and the last ones before it, by number. For each task, by id: the number of its
-        occurrence; -1 if it has none."""
-        self._code_of: array[int] = array("I")
-        """For each occurrence: the place of its code."""
+        self.former: dict[int, list[Occurrence | None]] = {}
+        """The generation that is read, and the last ones before it, by number. For each task, by id: its occurrence, if
+        it has one."""
         self._chosen: dict[int, KnownCode | None] = {}
         """For each algorithm of this generation: the code whose answers count."""
         self._waiting: list[EarlierTasks] = []
         """Tasks of the generation that is read, since its last answer."""
-        self._task_of: dict[int, int] = {}
-        """The tasks of this generation that have taken occurrences without an answer, by occurrence."""
 
     # ---- reading what former generations left --------------------------------------------------------------
 
@@ -478,11 +360,9 @@ class Reuse:
                 self._waiting.append(entry)
             case EarlierSent():
                 self._add_waiting()
-                for number in numbers_of(self.former[entry.generation], [entry.first], [entry.count]):
-                    if entry.barred is None:
-                        self.answers.barred.pop(number, None)
-                    elif number >= 0 and not self.answers.of(number):
-                        self.answers.barred[number] = entry.barred
+                for each in occurrences_of(self.former[entry.generation], [entry.first], [entry.count]):
+                    if each is not None and (entry.barred is None or each.answer is None):
+                        each.barred = entry.barred
             case _:
                 self._add_waiting()
                 self.answer(entry)
@@ -500,7 +380,7 @@ class Reuse:
         self._add_waiting()
         self.generation = generation
         self._algorithms = {}
-        self.former[generation] = array("i")
+        self.former[generation] = []
         for old in [*self.former][: -GENERATIONS_KEPT - 1]:
             del self.former[old]
         self._codes.begin(generation)
@@ -514,45 +394,39 @@ class Reuse:
 
     def _add(self, entry: EarlierTasks) -> None:
         known, former = self._algorithms[entry.algorithm], self.former[entry.generation]
-        former.extend([-1] * (entry.first - len(former)))
+        former.extend([None] * (entry.first - len(former)))
         if not (known.code or self._codes.any_code) or len(entry.keys) != entry.count * KEY_BYTES:
-            former.extend([-1] * entry.count)
+            former.extend([None] * entry.count)
             return
-        count = len(self._code_of)
-        numbers = known.occurrences.take_or_add(entry.keys, count)
-        former.extend(numbers)
-        self._code_of.extend([known.place] * (max(numbers) + 1 - count))
-        self.answers.extend(len(self._code_of))
-        if entry.reused and self._codes.any_code and any(self.answers.of(number) is None for number in numbers):
+        found = [known.take_or_add(key, entry.generation) for key in each_key(entry.keys)]
+        former.extend(found)
+        if entry.reused and self._codes.any_code and any(each.answer is None for each in found):
             self._codes.adopt(known)
 
-    def answer(self, entry: EarlierAnswers) -> list[int]:
-        """Results of a former generation are in the file. Return the occurrence of each; -1 for a task that is not
-        known.
+    def answer(self, entry: EarlierAnswers) -> Sequence[Occurrence | None]:
+        """Results of a former generation are in the file. Return the occurrence of each; None for a task that is not
+        known, or that they do not answer.
 
         Results that were brought to a later generation answer only what had no answer: if that generation had computed
-        the task itself, its algorithm has got this result.
+        the task itself, its algorithm has got this result. Otherwise a later answer replaces an earlier one.
         """
         former, results = self.former.get(entry.generation), entry.results
         if former is None:  # too many generations have been since then
-            return []
-        numbers = numbers_of(former, results.tasks, results.counts)
-        for place, count in Counter(self._code_of[number] for number in numbers if number >= 0).items():
-            self._codes.answer(self._codes.each[place], count)
+            return ()
+        found = occurrences_of(former, results.tasks, results.counts)
+        for code, count in Counter(each.code for each in found if each is not None).items():
+            self._codes.answer(self._codes.each[code], count)
         if entry.generation < self.generation:
-            numbers = [-1 if number < 0 or self.answers.of(number) else number for number in numbers]
-        self.answers.answer(entry, numbers)
-        return numbers
+            found = [None if each is None or each.answer is not None else each for each in found]
+        failed = frozenset(results.failed)
+        for place, each in enumerate(found):
+            if each is not None:
+                each.answer, each.place, each.has_failed, each.barred = entry, place, place in failed, None
+        return found
 
-    def waiting(self, numbers: Iterable[int]) -> dict[int, int]:
-        """Which tasks of this generation have taken these occurrences without an answer: the occurrence of each task.
-        Some of them may have ended."""
-        return {self._task_of[number]: number for number in numbers if number in self._task_of}
-
-    def counts(self, number: int) -> bool:
+    def counts(self, occurrence: Occurrence) -> bool:
         """Whether an occurrence has an answer that ends a task."""
-        answer = self.answers.of(number)
-        return answer is not None and not (answer[2] and self.rerun_failed)
+        return occurrence.answer is not None and not (occurrence.has_failed and self.rerun_failed)
 
     # ---- answering new tasks -------------------------------------------------------------------------------
 
@@ -575,41 +449,40 @@ class Reuse:
     def _divide(self, span: Span, known: KnownCode, others: list[Span], reused: list[ReusedTasks]) -> None:
         """Divide a span into tasks that are answered, that must not run again, and others."""
         start = 0
-        keys = (span.keys[at : at + KEY_BYTES] for at in range(0, len(span.keys), KEY_BYTES))
+        keys = each_key(span.keys)
         fates = (self._fate(span, task, known, key) for task, key in zip(span.ids, keys, strict=True))
-        for kind, run in groupby(fates, lambda each: isinstance(each, int) or each):
-            numbers = [*run]
-            end = start + len(numbers)
-            part = span if len(numbers) == span.count else span.between(start, end)
+        for kind, run in groupby(fates, lambda each: isinstance(each, Occurrence) or each):
+            found = [*run]
+            end = start + len(found)
+            part = span if len(found) == span.count else span.between(start, end)
             start = end
             if kind is None:
                 others.append(part)
             elif isinstance(kind, str):
                 self._hand_back.forbid(part, kind)
             else:
-                reused.append(self.give_out(part, [number for number in numbers if isinstance(number, int)]))
+                reused.append(self.give_out(part, [each for each in found if isinstance(each, Occurrence)]))
 
-    def _fate(self, span: Span, task: int, known: KnownCode, key: bytes) -> int | str | None:
+    def _fate(self, span: Span, task: int, known: KnownCode, key: bytes) -> Occurrence | str | None:
         """Return the occurrence of a new task if that has an answer which counts, or why the task must not run again;
         None if it runs."""
-        of, rerun_failed = self.answers.of, self.rerun_failed
-        number = None if key == NO_KEY else known.occurrences.take(key)
-        if known.other is not None and key != NO_KEY and (number is None or of(number) is None):
-            other = known.other.occurrences.take(key)
-            number = number if other is None or of(other) is None else other
-        if number is None:
+        found = None if key == NO_KEY else known.take(key, self.generation)
+        if known.other is not None and key != NO_KEY and (found is None or found.answer is None):
+            other = known.other.take(key, self.generation)
+            found = found if other is None or other.answer is None else other
+        if found is None:
             self._miss(span.algorithm, known, key)
             return None
         known.misses = MISSES
-        if (answer := of(number)) is not None:
-            return None if answer[2] and rerun_failed else number
-        barred = None if rerun_failed else self.answers.barred.get(number)
+        if found.answer is not None:
+            return found if self.counts(found) else None
+        barred = None if self.rerun_failed else found.barred
         if barred:
             return USED_UP.format(reason=barred)
-        self._task_of[number] = task
+        found.task = task
         is_forbidden = barred is not None and not span.policy.retry
-        if is_holdable(span) and (self.succession.comes(number) or (is_forbidden and self.succession.may_come)):
-            self.succession.waits[task] = number
+        if is_holdable(span) and (self.succession.comes(found) or (is_forbidden and self.succession.may_come)):
+            self.succession.waits[task] = found
             return None
         return FORBIDDEN if is_forbidden else None
 
@@ -620,29 +493,27 @@ class Reuse:
             text = MISSED.format(misses=MISSES, name=defined.name, count=f"{known.answering.answered:,}")
             self.state.notice(text, key=f"misses {defined.name}")
 
-    def give_out(self, span: Span, numbers: Sequence[int]) -> ReusedTasks:
+    def give_out(self, span: Span, occurrences: Sequence[Occurrence]) -> ReusedTasks:
         """Make the results of tasks that all have answers. Return what the record says of them."""
-        answers, results, name = self.answers, self.state.actions.ended(span.owner), span.algorithm.name
-        slaves = list(answers.slaves)
+        results, name = self.state.actions.ended(span.owner), span.algorithm.name
         rows: list[int] = []
-        places: list[int] = []
         failed: list[int] = []
         origins: dict[tuple[int, int], Origin] = {}
-        for task, tag, number in zip(span.ids, span.tags, numbers, strict=True):
-            found = answers.of(number)
-            assert found is not None
-            row, place, has_failed = found
-            seconds, attempts = answers.times(number)
-            origin = origins.get((row, attempts))
+        for task, tag, each in zip(span.ids, span.tags, occurrences, strict=True):
+            answer, place = each.answer, each.place
+            assert answer is not None, f"task {task} has no answer"
+            attempt = groups.attempt_at(answer.results, place)
+            [seconds] = groups.seconds_at(answer.results, [place])
+            origin = origins.get((answer.row, attempt))
             if origin is None:
-                sid, host = slaves[answers.origins[row]]
-                origin = origins[row, attempts] = Origin(name, sid, host or None, attempts, answers.walls[row])
-            if has_failed:
+                origin = Origin(name, answer.sid, answer.host or None, attempt, answer.wall)
+                origins[answer.row, attempt] = origin
+            if each.has_failed:
                 failed.append(len(rows))
-            rows.append(answers.rows[row])
-            places.append(place)
-            at = StoredAt(answers.rows[row], place, self.read)
-            results.append(stored_result(TaskId(task), origin, tag, seconds, has_failed, at))
+            rows.append(answer.row)
+            at = StoredAt(answer.row, place, self.read)
+            results.append(stored_result(TaskId(task), origin, tag, seconds, each.has_failed, at))
+        places = [each.place for each in occurrences]
         return ReusedTasks(span.first, span.count, span.algorithm.number, name, span.keys, rows, places, failed)
 
 
@@ -703,7 +574,7 @@ class Succession:
     state: MasterState
     reuse: Reuse
     handback: HandBack
-    waits: dict[int, int] = Factory(dict)
+    waits: dict[int, Occurrence] = Factory(dict)
     """The occurrences of new tasks for which agents may come, by task, until the tasks are in the jar."""
     _were_agents: set[tuple[int, str, int]] = Factory(set)
     """The generation, the machine and the process of each agent of the last generations."""
@@ -712,10 +583,10 @@ class Succession:
     machine and process."""
     _since: float | None = None
     """When the master began to wait for them, on the core's clock; None before the first iteration."""
-    _comes: dict[int, str] = Factory(dict)
+    _comes: dict[Occurrence, str] = Factory(dict)
     """The occurrences that still run, and the name of the agent; the name is empty if the result was brought and is not
     in the file yet."""
-    _held: dict[int, int] = Factory(dict)
+    _held: dict[Occurrence, int] = Factory(dict)
     """The task of each occurrence that waits. Some of them have ended."""
     _say_at: float | None = None
     """When to say that tasks wait, on the core's clock; None if it was said of all of them."""
@@ -728,9 +599,9 @@ class Succession:
             if each.returns_s and not each.has_ended:
                 self._missing[each.host, each.pid] = each
 
-    def comes(self, number: int) -> bool:
+    def comes(self, occurrence: Occurrence) -> bool:
         """Whether an agent runs an occurrence, or has brought its result."""
-        return number in self._comes
+        return occurrence in self._comes
 
     @property
     def may_come(self) -> bool:
@@ -759,13 +630,16 @@ class Succession:
             results = counted(sum(group.counts), "result")
             self.state.notice(UNUSABLE.format(agent=agent.name, results=results), key=UNUSABLE)
             return
-        numbers = numbers_of(former, group.tasks, group.counts)
-        new = [number >= 0 and self.reuse.answers.of(number) is None for number in numbers]
-        places = [place for place, is_new in enumerate(new) if is_new and place not in group.again]
-        counting = dict.fromkeys((numbers[place] for place in places), "")
-        self._comes |= counting
-        self._wait_for(counting)
-        self._end([number for number in numbers if not self._is_stored(number)], LOST)
+        found, again = occurrences_of(former, group.tasks, group.counts), frozenset(group.again)
+        new = {
+            each: place
+            for place, each in enumerate(found)
+            if each is not None and each.answer is None and place not in again
+        }
+        places = [*new.values()]
+        self._comes |= dict.fromkeys(new, "")
+        self._wait_for(new)
+        self._end([each for each in found if each is not None and not self._is_stored(each)], LOST)
         if places:
             group, frames = groups.select(group, frames, places)
             generation, sid = self.reuse.names[message.generation], SlaveId(message.sid)
@@ -778,52 +652,52 @@ class Succession:
             return
         if not message.tasks:
             self._missing.pop((agent.host, agent.pid), None)
-        named = (former[first : first + count] for first, count in zip(message.tasks, message.counts, strict=True))
-        known = [number for number in chain.from_iterable(named) if number >= 0 and not self._is_stored(number)]
+        found = occurrences_of(former, message.tasks, message.counts)
+        known = [each for each in found if each is not None and not self._is_stored(each)]
         match message.fate:
             case messages.FormerFate.RUNNING:
-                running = [number for number in known if self.reuse.answers.of(number) is None]
+                running = [each for each in known if each.answer is None]
                 self._comes |= dict.fromkeys(running, agent.name)
                 self._wait_for(running)
             case messages.FormerFate.LOST:
                 self._end(known, LOST)
             case _ if self.reuse.names[message.generation] == self.reuse.generation - 1:
-                for number in known:  # a generation in between may have sent them elsewhere
-                    self.reuse.answers.barred.pop(number, None)
+                for each in known:  # a generation in between may have sent them elsewhere
+                    each.barred = None
                 self._end(known, None)
 
-    def _tasks_of(self, agent: ConnectedAgent, generation: str) -> array[int] | None:
+    def _tasks_of(self, agent: ConnectedAgent, generation: str) -> list[Occurrence | None] | None:
         """The occurrence of each task of a former generation; None if the file does not know that an agent was one of
         it."""
         number = self.reuse.names.get(generation, 0)
         return self.reuse.former.get(number) if (number, agent.host, agent.pid) in self._were_agents else None
 
-    def _is_stored(self, number: int) -> bool:
+    def _is_stored(self, occurrence: Occurrence) -> bool:
         """Whether the result of an occurrence is on its way into the file."""
-        return self._comes.get(number) == ""
+        return self._comes.get(occurrence) == ""
 
     def stored(self, record: ResultsHandedOver, row: int) -> None:
         """Results are in the file: end the tasks that have waited for them."""
         entry = EarlierAnswers(record.generation, row, record.sid, record.host, self.state.wall, record.results)
-        places = {number: place for place, number in enumerate(self.reuse.answer(entry)) if number >= 0}
+        places = {each: place for place, each in enumerate(self.reuse.answer(entry)) if each is not None}
         if self.state.closing is None:
-            self._answer(record, {number: place for number, place in places.items() if self.reuse.counts(number)})
+            self._answer(record, {each: place for each, place in places.items() if self.reuse.counts(each)})
             self._end(places, LOST)
 
-    def _answer(self, record: ResultsHandedOver, places: Mapping[int, int]) -> None:
+    def _answer(self, record: ResultsHandedOver, places: Mapping[Occurrence, int]) -> None:
         """End the tasks that have waited for results.
 
         Args:
             places: the place of each occurrence with a result that counts.
         """
-        numbers = self.reuse.waiting(places)
-        for holder, found in [*self.state.jar.places(TaskIds((task, 1) for task in numbers))]:
-            ids = [task for each in found for task in range(each.first, each.first + each.count)]
-            own, frames = groups.select(record.results, record.frames, [places[numbers[task]] for task in ids])
+        waiting = _by_task(places)
+        for holder, found in [*self.state.jar.places(TaskIds((task, 1) for task in waiting))]:
+            ids = [*numbers_in(found)]
+            own, frames = groups.select(record.results, record.frames, [places[waiting[task]] for task in ids])
             attempts = [each.attempt for each in found for _ in range(each.count)]
             own = replace(own, tasks=ids, counts=[1] * len(ids), attempts=attempts)
             for span in self.state.record(records.TasksAnswered(holder, found, own, frames)):
-                self.reuse.give_out(span, [numbers[task] for task in span.ids])
+                self.reuse.give_out(span, [waiting[task] for task in span.ids])
             if holder is not None:
                 self.state.cancel_elsewhere(self.state.members.slaves[holder], found)
 
@@ -835,34 +709,33 @@ class Succession:
             self._hold(spans, self.waits)
             self.waits = {}
 
-    def _wait_for(self, numbers: Iterable[int]) -> None:
+    def _wait_for(self, occurrences: Iterable[Occurrence]) -> None:
         """Let the pending tasks wait that have taken these occurrences."""
-        if waiting := self.reuse.waiting(numbers):
+        if waiting := _by_task(occurrences):
             self._hold(self.state.jar.pending.spans(), waiting)
 
-    def _hold(self, spans: Iterable[Span], numbers: Mapping[int, int]) -> None:
+    def _hold(self, spans: Iterable[Span], waiting: Mapping[int, Occurrence]) -> None:
         """Let those of the tasks wait that are pending.
 
         Args:
-            numbers: their occurrences, by task.
+            waiting: their occurrences, by task.
         """
         able = [span for span in spans if span.state is TaskState.PENDING and is_holdable(span)]
-        if tasks := named(able, TaskIds((task, 1) for task in numbers)):
+        if tasks := named(able, TaskIds((task, 1) for task in waiting)):
             self.state.record(records.TasksAwaited(tasks))
-            for each in tasks:
-                self._held.update((numbers[task], task) for task in range(each.first, each.first + each.count))
+            self._held.update((waiting[task], task) for task in numbers_in(tasks))
             if self._say_at is None and not all(map(self.comes, self._held)):
                 self._say_at = self.state.now + SAY_S
 
-    def _end(self, numbers: Iterable[int], reason: str | None) -> None:
+    def _end(self, occurrences: Iterable[Occurrence], reason: str | None) -> None:
         """Nobody will bring results of occurrences: their tasks are pending again, or unrunnable.
 
         Args:
             reason: why a task is unrunnable that must not run twice; None if it has not run.
         """
-        for number in numbers:
-            self._comes.pop(number, None)
-            task = self._held.pop(number, None)
+        for each in occurrences:
+            self._comes.pop(each, None)
+            task = self._held.pop(each, None)
             span = None if task is None else self.state.jar.delayed.get(task)
             if span is None or span.pause_s < inf:
                 continue
@@ -876,9 +749,9 @@ class Succession:
         if self._since is None:
             self._since = now
         agents = self.state.members.agents
-        self._end([number for number, name in self._comes.items() if name and name not in agents], LOST)
+        self._end([each for each, name in self._comes.items() if name and name not in agents], LOST)
         if self._held and now >= self._until:
-            self._end([number for number in self._held if not self.comes(number)], FORBIDDEN)
+            self._end([each for each in self._held if not self.comes(each)], FORBIDDEN)
         if self._say_at is not None and now >= self._say_at:
             self._say_at = None
             if text := self._doubts(now):
@@ -887,7 +760,7 @@ class Succession:
     def _doubts(self, now: float) -> str:
         """Which tasks wait of which no agent has said that it has them, and what the user can do; empty if none do."""
         delayed = self.state.jar.delayed
-        tasks = [task for number, task in self._held.items() if task in delayed and not self.comes(number)]
+        tasks = [task for each, task in self._held.items() if task in delayed and not self.comes(each)]
         if not tasks:
             return ""
         spans = (self.state.jar.delayed[task] for task in tasks)
@@ -904,7 +777,7 @@ class Succession:
     @property
     def deadline(self) -> float | None:
         """When to decide even if nothing happens, on the core's clock; None if there is no need."""
-        waits = any(not self.comes(number) for number in self._held)
+        waits = not all(map(self.comes, self._held))
         return min(holding.known((self._until if waits else None, self._say_at)), default=None)
 
     def text(self, now: float) -> str:
@@ -916,6 +789,11 @@ class Succession:
         run = "still runs" if running == 1 else "still run"
         text = f"{counted(running, 'task')} {run} at slaves that have outlived the former master"
         return f"{text}. {doubts}" if doubts else text
+
+
+def _by_task(occurrences: Iterable[Occurrence]) -> dict[int, Occurrence]:
+    """The tasks of this generation that have taken these occurrences without an answer. Some of them may have ended."""
+    return {each.task: each for each in occurrences if each.task}
 
 
 def is_holdable(span: Span) -> bool:
