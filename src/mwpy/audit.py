@@ -68,7 +68,6 @@ _EVENTS = (
     records.HostReadmitted,
     records.TasksGivenUp,
     records.TasksFailed,
-    records.TasksForbidden,
 )
 
 CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
@@ -443,7 +442,6 @@ _TEXTS: dict[type[records.Record], Callable[[Any], str]] = {
     records.TasksCancelled: lambda record: f"CANCELLED {_names(record.tasks)} {record.when}",
     records.TasksCancelling: lambda record: f"{record.sid} must not start {_names(record.tasks)}: cancelled",
     records.TaskCheckpointed: _text_of_state,
-    records.TasksForbidden: lambda record: f"UNRUNNABLE {record.tasks}: {record.reason}",
     records.TasksFailed: lambda record: f"FAILED {_names(record.tasks)}: {record.reason}",
     records.TasksSubmitted: _text_of_submitted,
     records.TasksUnblocked: lambda record: f"UNBLOCKED {_names(record.tasks)}",

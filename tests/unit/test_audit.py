@@ -49,7 +49,6 @@ TEXTS: list[tuple[records.Record, str]] = [
     ),
     (records.ResultsHandedOver("AGENT-3", "b", 2, SID, RESULT, ()), "AGENT-3 -> 1 result of SLAVE-0 in generation 2"),
     (records.TasksAnswered(None, ONE, RESULT, ()), "ANSWERED by an earlier generation: task 1 (max)"),
-    (records.TasksForbidden(ONE[0], bytes(16), "why"), "UNRUNNABLE task 1 (max): why"),
     (
         records.TasksReturned(SID, ONE, "why", (records.Charge(SID, Cause.OUT_OF_MEMORY, "what", 3 << 20),)),
         "SLAVE-0 -> 1 task back (task 1 (max)), out of memory, may use 3.0 MiB now: why",

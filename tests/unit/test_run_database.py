@@ -100,11 +100,6 @@ def test_a_task_that_was_answered_before_has_the_time_and_the_failure_of_its_for
     assert found == [("finished", 1.0, "node1", None), ("failed", 2.0, "node1", "no square")]
 
 
-def test_a_task_that_must_not_run_again_is_shown_as_unrunnable(path: Path) -> None:
-    run(path, algorithm(), records.TasksForbidden(named(1, 2, 0), keys(1, 2), "why"))
-    assert table(path, "tasks", "task", "state", "message") == [(1, "unrunnable", "why"), (2, "unrunnable", "why")]
-
-
 def test_the_summary_says_what_happened(path: Path) -> None:
     sample(path)
     with RunDatabase(path) as database:

@@ -9,12 +9,12 @@ from tests import spans
 from tests.interrupts import moments
 
 from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.spans import Span
 from mwpy._core.master.submissions import Submissions
 from mwpy._core.master.tasks import Taskjar
 from mwpy._values import records
 from mwpy._values.groups import ARGUMENTS, PackedCalls
 from mwpy._values.policy import DEFAULT_POLICY
-from mwpy._values.records import TaskRange
 
 
 @pytest.fixture
@@ -42,6 +42,12 @@ def no_task_is_left(submissions: Submissions, *algorithms: Defined) -> bool:
     return not any([submissions.pending(), submissions.runnable(), *map(submissions.pending, algorithms)])
 
 
+def end_at_once(jar: Taskjar, span: Span) -> None:
+    """The shortest life of a task."""
+    jar.changes[records.TasksSubmitted](records.TasksSubmitted([span.facts()]))
+    jar.changes[records.TasksFailed](records.TasksFailed([span.whole], "too large"))
+
+
 def test_one_thread_can_take_tasks_while_another_adds_tasks(
     submissions: Submissions, jar: Taskjar, algorithms: tuple[Defined, Defined]
 ) -> None:
@@ -58,8 +64,7 @@ def test_one_thread_can_take_tasks_while_another_adds_tasks(
     taken = []
     while adder.is_alive() or submissions:
         for span in submissions.take():
-            new = TaskRange(span.first, span.count, 0, span.algorithm.number, span.algorithm.name)
-            jar.changes[records.TasksFailed](records.TasksFailed([new], "too large"))  # the shortest life
+            end_at_once(jar, span)
             taken.append(span)
         assert submissions.pending() >= 0
     adder.join()
@@ -79,8 +84,7 @@ def test_an_interrupt_while_a_task_is_added_adds_it_or_not(
         submissions.add(highest, DEFAULT_POLICY, b"", (), None)
         moment.interrupt(lambda: submissions.add(lowest, DEFAULT_POLICY, b"", (), None))
         for span in submissions.take():
-            new = TaskRange(span.first, span.count, 0, span.algorithm.number, span.algorithm.name)
-            jar.changes[records.TasksFailed](records.TasksFailed([new], "too large"))
+            end_at_once(jar, span)
             taken += span.count
         assert no_task_is_left(submissions, *algorithms)
         assert taken == submissions.total, moment

@@ -148,11 +148,6 @@ class Rows:
                 self._ends(tasks, "cancelled", sid, when)
             case records.TasksFailed(tasks):
                 self._ends(tasks, "failed", None, record.cause or record.reason)
-            case records.TasksForbidden(each, keys, reason):
-                policy = _shown_policy(TaskPolicy(retry=not each.once))
-                body = {"algorithm": each.algorithm, **policy}
-                self._add("submissions", body, tasks=(each.first, each.count, None), data=keys)
-                self._ends([each], "unrunnable", None, reason)
             case _:
                 self._add_shown(record)
 

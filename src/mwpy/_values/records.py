@@ -286,7 +286,7 @@ class Charge(Struct, frozen=True):
         return self.cause.is_charged and not self.more_memory
 
 
-# Records about tasks that end because of a former generation: it has answered them, or they must not run again.
+# Records about tasks that a former generation has answered.
 
 
 class ResultsReused(Record, frozen=True):
@@ -326,16 +326,6 @@ class TasksAwaited(Record, frozen=True):
     """Pending tasks wait for agents that have outlived the former master, and may bring their results."""
 
     tasks: Sequence[TaskRange]
-
-
-class TasksForbidden(Record, frozen=True):
-    """The master algorithm submitted tasks, and they ended at once as unrunnable: in a former generation their attempts
-    were used up, or it sent them to a slave, and their policy forbids a second execution."""
-
-    tasks: TaskRange
-    keys: bytes
-    """The key of each task, one after the other."""
-    reason: str
 
 
 class AlgorithmDefined(Record, frozen=True):
@@ -423,7 +413,7 @@ class TaskCheckpointed(Record, frozen=True):
 
 
 class TasksFailed(Record, frozen=True):
-    """Tasks failed before they were pending: at their submission, or while they were blocked."""
+    """Tasks failed before they were sent: at their submission, or while they were blocked."""
 
     tasks: Sequence[TaskRange]
     reason: str

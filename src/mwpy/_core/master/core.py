@@ -181,19 +181,19 @@ class MasterCore:
             self.definitions.add(span.algorithm)
         if self.reuse is not None:
             spans = self.reuse.without_answered(spans)
-        good = self.handback.small_enough(spans)
-        if not good:
+        if not spans:
             return
-        if self.state.settings.in_this_process and any(span.policy.limits for span in good):
+        if self.state.settings.in_this_process and any(span.policy.limits for span in spans):
             self.state.notice(UNLIMITED, key=UNLIMITED)
         new = self.state.record(
-            records.TasksSubmitted([span.facts() for span in good]), [(span.tags, span.owner) for span in good]
+            records.TasksSubmitted([span.facts() for span in spans]), [(span.tags, span.owner) for span in spans]
         )
+        self.handback.end_too_large(new)
         if self.reuse is not None:
-            self.reuse.succession.hold_new(new)
-        self.handback.release_orphans(good, "is gone or never was")
+            self.reuse.submitted(new)
+        self.handback.release_orphans(spans, "is gone or never was")
         if self.handback.stored:
-            for span in good:
+            for span in spans:
                 self.handback.ask_for(span.refers)
 
     def obey(self, command: state.Command) -> None:

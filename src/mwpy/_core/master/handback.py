@@ -52,16 +52,13 @@ class HandBack:
 
     # ---- tasks that fail or are given up ------------------------------------------------------------------------
 
-    def small_enough(self, spans: Sequence[Span]) -> list[Span]:
-        """The tasks whose arguments do not exceed the limit in bytes; the others fail."""
+    def end_too_large(self, spans: Sequence[Span]) -> None:
+        """Those new tasks fail whose arguments exceed the limit in bytes."""
         limit = self.state.settings.max_call_bytes
-        good: list[Span] = []
         for span in spans:
-            if (portion_of(span) and size_of(span) <= limit) or max(span.sizes()) <= limit:
-                good.append(span)
-                continue
-            good += [single for single in span.singles() if self.fits(single)]
-        return good
+            if (not portion_of(span) or size_of(span) > limit) and max(span.sizes()) > limit:
+                for single in span.singles():
+                    self.fits(single)
 
     def fits(self, single: Span, added_bytes: int = 0) -> bool:
         """Whether the arguments of a task do not exceed the limit in bytes, with the values that it needs if it is
@@ -118,33 +115,15 @@ class HandBack:
             seconds: how long they ran at most.
             used_up: whether they lost all attempts that their policy allows by their own fault.
         """
-        for span in self.state.record(records.TasksGivenUp(sid, held, tasks, reason, charges, used_up)):
-            origin = Origin(span.algorithm.name, sid or None, host, span.sent, self.state.wall)
-            self._give_back(span, origin, reason, seconds)
-
-    def _give_back(self, span: Span, origin: Origin, reason: str, seconds: float = 0.0) -> None:
-        buffers = span.buffers or repeat(())
         actions = self.state.actions
-        (actions.unrunnable if span.owner is None else actions.ended(span.owner)).extend(
-            UnrunnableTask(
-                TaskId(number),
-                span.algorithm.name,
-                span.policy.sid,
-                tag,
-                reason,
-                span.deaths,
-                payload,
-                own,
-                origin,
-                seconds,
-            )
-            for number, tag, payload, own in zip(span.ids, span.tags, span.payloads, buffers, strict=False)
-        )
-
-    def forbid(self, new: Span, reason: str) -> None:
-        """Make new tasks unrunnable, because of what happened to them in a former generation."""
-        self.state.record(records.TasksForbidden(new.whole, new.keys, reason))
-        self._give_back(new, Origin(new.algorithm.name, None, None, 0, self.state.wall), reason)
+        for span in self.state.record(records.TasksGivenUp(sid, held, tasks, reason, charges, used_up)):
+            name, address = span.algorithm.name, span.policy.sid
+            origin = Origin(name, sid or None, host, span.sent, self.state.wall)
+            ended = actions.unrunnable if span.owner is None else actions.ended(span.owner)
+            columns = zip(span.ids, span.tags, span.payloads, span.buffers or repeat(()), strict=False)
+            for number, tag, payload, buffers in columns:
+                why = reason, span.deaths, payload, buffers, origin, seconds
+                ended.append(UnrunnableTask(TaskId(number), name, address, tag, *why))
 
     def cancel(self, sid: SlaveId | None, tasks: Sequence[TaskRange], when: str, *, discard: bool = False) -> None:
         """Cancel tasks: tasks that a slave held, or pending tasks.

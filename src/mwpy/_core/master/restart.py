@@ -344,6 +344,8 @@ class Reuse:
         it has one."""
         self._chosen: dict[int, KnownCode | None] = {}
         """For each algorithm of this generation: the code whose answers count."""
+        self._forbidden: dict[int, str] = {}
+        """The new tasks that must not run again, until they are in the jar; and why."""
         self._waiting: list[EarlierTasks] = []
         """Tasks of the generation that is read, since its last answer."""
 
@@ -450,22 +452,20 @@ class Reuse:
         """Divide a span into tasks that are answered, that must not run again, and others."""
         start = 0
         keys = each_key(span.keys)
-        fates = (self._fate(span, task, known, key) for task, key in zip(span.ids, keys, strict=True))
-        for kind, run in groupby(fates, lambda each: isinstance(each, Occurrence) or each):
+        answering = (self._answering(span, task, known, key) for task, key in zip(span.ids, keys, strict=True))
+        for has_answers, run in groupby(answering, lambda each: each is not None):
             found = [*run]
             end = start + len(found)
             part = span if len(found) == span.count else span.between(start, end)
             start = end
-            if kind is None:
-                others.append(part)
-            elif isinstance(kind, str):
-                self._hand_back.forbid(part, kind)
+            if has_answers:
+                reused.append(self.give_out(part, [each for each in found if each is not None]))
             else:
-                reused.append(self.give_out(part, [each for each in found if isinstance(each, Occurrence)]))
+                others.append(part)
 
-    def _fate(self, span: Span, task: int, known: KnownCode, key: bytes) -> Occurrence | str | None:
-        """Return the occurrence of a new task if that has an answer which counts, or why the task must not run again;
-        None if it runs."""
+    def _answering(self, span: Span, task: int, known: KnownCode, key: bytes) -> Occurrence | None:
+        """Return the occurrence of a new task if that has an answer which counts. If not, note whether the task must
+        not run again, or waits."""
         found = None if key == NO_KEY else known.take(key, self.generation)
         if known.other is not None and key != NO_KEY and (found is None or found.answer is None):
             other = known.other.take(key, self.generation)
@@ -478,13 +478,30 @@ class Reuse:
             return found if self.counts(found) else None
         barred = None if self.rerun_failed else found.barred
         if barred:
-            return USED_UP.format(reason=barred)
+            self._forbidden[task] = USED_UP.format(reason=barred)
+            return None
         found.task = task
         is_forbidden = barred is not None and not span.policy.retry
         if is_holdable(span) and (self.succession.comes(found) or (is_forbidden and self.succession.may_come)):
             self.succession.waits[task] = found
-            return None
-        return FORBIDDEN if is_forbidden else None
+        elif is_forbidden:
+            self._forbidden[task] = FORBIDDEN
+        return None
+
+    def submitted(self, spans: Sequence[Span]) -> None:
+        """New tasks are in the jar: end those that must not run again, and let those wait for which agents may come.
+        Those that are too large have ended."""
+        ends, reasons = self.state.jar.ends, dict[str, list[int]]()
+        for task, reason in self._forbidden.items():
+            if not ends.has(task):
+                reasons.setdefault(reason, []).append(task)
+        self._forbidden = {}
+        for reason, tasks in reasons.items():
+            ids = TaskIds((task, 1) for task in tasks)
+            for state in (TaskState.PENDING, TaskState.BLOCKED):
+                if found := named([span for span in spans if span.state is state], ids):
+                    self._hand_back.give_up(NO_SLAVE, found, reason, held=False)
+        self.succession.hold_new(spans)
 
     def _miss(self, defined: Defined, known: KnownCode, key: bytes) -> None:
         """No former generation submitted a task. Tasks that cannot be compared say nothing about the arguments."""
@@ -705,9 +722,9 @@ class Succession:
 
     def hold_new(self, spans: Iterable[Span]) -> None:
         """New tasks are in the jar: let those wait for which agents may come."""
-        if self.waits:
-            self._hold(spans, self.waits)
-            self.waits = {}
+        ends, waits, self.waits = self.state.jar.ends, self.waits, {}
+        if waits:
+            self._hold(spans, {task: each for task, each in waits.items() if not ends.has(task)})
 
     def _wait_for(self, occurrences: Iterable[Occurrence]) -> None:
         """Let the pending tasks wait that have taken these occurrences."""

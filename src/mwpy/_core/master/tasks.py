@@ -311,7 +311,7 @@ class TaskEvent(PlainEnum):
     SUBMIT = "submit"
     BLOCK = "submit with references"
     UNBLOCK = "get all values"
-    FAIL = "fail before it is pending"
+    FAIL = "fail before it is sent"
     ALLOCATE = "allocate"
     FINISH = "finish"
     RETURN = "return"
@@ -323,7 +323,6 @@ class TaskEvent(PlainEnum):
     LET_FINISH = "let finish"
     CANCEL = "cancel"
     REUSE = "be answered from the run database"
-    FORBID = "be refused a second execution"
     TAKE_OVER = "be answered by a former generation"
 
 
@@ -335,7 +334,7 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     TaskEvent.SUBMIT: {_NEW: _PENDING},
     TaskEvent.BLOCK: {_NEW: _BLOCKED},
     TaskEvent.UNBLOCK: {_BLOCKED: _PENDING},
-    TaskEvent.FAIL: {_NEW: _FINISHED, _BLOCKED: _FINISHED},
+    TaskEvent.FAIL: {_PENDING: _FINISHED, _BLOCKED: _FINISHED},
     TaskEvent.ALLOCATE: {_PENDING: _ALLOCATED},
     TaskEvent.FINISH: {_ALLOCATED: _FINISHED, _CANCELLING: _FINISHED},
     TaskEvent.RETURN: {_ALLOCATED: _PENDING},
@@ -343,7 +342,12 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     TaskEvent.AWAIT: {_PENDING: _DELAYED},
     TaskEvent.BE_DUE: {_DELAYED: _PENDING},
     TaskEvent.RECLAIM: {_PENDING: _ALLOCATED, _DELAYED: _ALLOCATED, _ALLOCATED: _ALLOCATED, _CANCELLING: _CANCELLING},
-    TaskEvent.GIVE_UP: {_PENDING: _UNRUNNABLE, _ALLOCATED: _UNRUNNABLE, _DELAYED: _UNRUNNABLE},
+    TaskEvent.GIVE_UP: {
+        _BLOCKED: _UNRUNNABLE,
+        _PENDING: _UNRUNNABLE,
+        _ALLOCATED: _UNRUNNABLE,
+        _DELAYED: _UNRUNNABLE,
+    },
     TaskEvent.LET_FINISH: {_ALLOCATED: _CANCELLING},
     TaskEvent.CANCEL: {
         _BLOCKED: _CANCELLED,
@@ -353,7 +357,6 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
         _DELAYED: _CANCELLED,
     },
     TaskEvent.REUSE: {_NEW: _FINISHED},
-    TaskEvent.FORBID: {_NEW: _UNRUNNABLE},
     TaskEvent.TAKE_OVER: {
         _BLOCKED: _FINISHED,
         _PENDING: _FINISHED,
@@ -671,7 +674,7 @@ class EndedTasks:
 
 
 _SUBMIT, _BLOCK, _UNBLOCK, _FAIL, _ALLOCATE, _FINISH, _RETURN, _DELAY, _AWAIT, _BE_DUE, *_REST = TaskEvent
-_RECLAIM, _GIVE_UP, _LET_FINISH, _CANCEL, _REUSE, _FORBID, _TAKE_OVER, *_OTHERS = _REST
+_RECLAIM, _GIVE_UP, _LET_FINISH, _CANCEL, _REUSE, _TAKE_OVER, *_OTHERS = _REST
 """Before Python 3.12, looking up a member of an enumeration takes ten times as long as looking up a name."""
 
 Tags = Sequence[tuple[tuple[Any, ...], Any]]
@@ -719,7 +722,6 @@ class Taskjar:
             records.TasksReclaimed: self._reclaimed,
             records.TasksSubmitted: self._submitted,
             records.ResultsReused: self._reused,
-            records.TasksForbidden: self._forbidden,
             records.TasksAwaited: self._awaited,
             records.TasksReturned: self._returned,
             records.TasksDue: self._due,
@@ -892,40 +894,29 @@ class Taskjar:
         return spans
 
     def _failed(self, record: records.TasksFailed) -> list[Span]:
-        spans: list[Span] = []
-        for each in record.tasks:
-            if each.first in self.blocked.tasks:
-                spans += self.blocked.remove([each])
-            else:
-                self._end_new(each)
-            self.cancelled += each.count if record.dependency else 0
-            self.failed += 0 if record.dependency else each.count
-            cause, root = record.cause or f"{each} failed: {record.reason}", record.dependency or each.first
-            self.blocked.fail(each.first, cause, root)
+        spans = self._taken_out(None, record.tasks)
         self._move(spans, _FAIL)
+        count = sum(map(count_of, spans))
+        if record.dependency:
+            self.cancelled += count
+            for number in numbers_in(record.tasks):
+                self.blocked.fail(number, record.cause, record.dependency)
+        else:
+            self.failed += count
+            self.blocked.ended(spans, f"failed: {record.reason}")
         return spans
 
     def _reused(self, record: records.ResultsReused) -> None:
         """New tasks have ended. They never were in the jar, so there is no span to move."""
         assert TRANSITIONS[_REUSE] == {_NEW: _FINISHED}, "the table says what happens here"
         for each in record.tasks:
-            self._end_new(each, _REUSED)
+            self.algorithms.defined[each.algorithm].away += each.count
+            self.away += each.count
+            self.ended += each.count
+            self.ends.add(each.first, each.count, _REUSED)
             self.ends.reused += each.count
             self.ends.reused_failed += len(each.failed)
             self.failed += len(each.failed)
-
-    def _forbidden(self, record: records.TasksForbidden) -> None:
-        """New tasks have ended; see `_reused`."""
-        assert TRANSITIONS[_FORBID] == {_NEW: _UNRUNNABLE}, "the table says what happens here"
-        self._end_new(record.tasks)
-        self.failed += record.tasks.count
-
-    def _end_new(self, each: TaskRange | records.ReusedTasks, how: int = _ENDED_HERE) -> None:
-        """Tasks that were never pending have ended."""
-        self.algorithms.defined[each.algorithm].away += each.count
-        self.away += each.count
-        self.ended += each.count
-        self.ends.add(each.first, each.count, how)
 
     def _left_state(self, record: records.TaskCheckpointed) -> list[Span]:
         """A task left a state. It replaces an earlier one."""
