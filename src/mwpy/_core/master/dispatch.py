@@ -406,10 +406,10 @@ def _alike(span: Span) -> tuple[int, object, float | None]:
     return span.algorithm.number, span.policy.requires, span.policy.seconds_expected
 
 
-def _with_expected(limits: Limits, span: Span) -> Limits:
+def _limits_of(span: Span) -> Limits | None:
     """The limits of tasks, with how much memory they may use when memory is short, after they were killed for that."""
-    expected = max((death.more_memory for death in span.deaths), default=0)
-    return replace(limits, expected=expected or None)
+    limits, expected = span.policy.limits, max((death.more_memory for death in span.deaths), default=0)
+    return limits if limits is None or not expected else replace(limits, expected=expected)
 
 
 @define(eq=False, repr=False)
@@ -599,52 +599,44 @@ class Dispatch:
         slave.gave_nothing_back = False
         members.hungry.pop(slave.sid, None)
         state.settle(slave)  # it is the last hungry one now, so that all have their turns
-        firsts: list[int] = []
-        counts: list[int] = []
-        attempts: list[int] = []
-        numbers: list[int] = []
-        num_tasks = 0
-        runs_once = False
-        payloads: list[bytes] = []
-        buffers: list[Sequence[Buffer]] = []
-        portions: list[int] = []
-        limits: list[Limits | None] = []
         agent = slave.agent
         unknown: dict[int, Defined] = {}
         shares: dict[str, Share] = {}
+        payloads: list[bytes] = []
+        buffers: list[Sequence[Buffer]] = []
+        portions: list[int] = []
+        has_buffers = any(span.buffers or span.left is not None for span in spans)
         for span in spans:
-            firsts.append(span.first)
-            counts.append(span.count)
-            attempts.append(span.attempt)
-            number = span.algorithm.number
-            numbers.append(number)
-            runs_once = runs_once or not span.policy.retry
-            most = span.policy.limits
-            limits.append(most if most is None or most.memory is None else _with_expected(most, span))
-            if number not in agent.known:
-                unknown[number] = span.algorithm
+            if span.algorithm.number not in agent.known:
+                unknown[span.algorithm.number] = span.algorithm
             if span.buffers or span.algorithm.shares:
                 shares |= self.shares.needed_by(span, agent)
             calls, own = span.payloads, span.buffers
-            portions.append(calls.kind if type(calls) is PackedCalls and span.left is None else 0)
             if span.left is not None:
                 payload, large = span.resumed(span.left)
                 calls, own = (payload,), (large,)
-            if own and not buffers:
-                buffers += [()] * num_tasks
-            if own or buffers:
+            if has_buffers:
                 buffers += map(travelling, own) if own else [()] * span.count
-            num_tasks += span.count
+            portions.append(calls.kind if type(calls) is PackedCalls else 0)
             payloads += [calls.data] if type(calls) is PackedCalls else calls
         if unknown:
             self.definitions.send(agent, unknown)
         sizes = [*map(len, buffers)] if any(buffers) else []
-        own_limits = limits if any(limits) else []
-        portions = portions if any(portions) else []
-        columns = firsts, counts, attempts, numbers, sizes, own_limits
-        header = messages.Tasks(slave.number, *columns, [*shares.values()], portions, slave.given)
-        first = groups.payload(num_tasks, payloads)
-        state.send(agent, header, [first, *chain.from_iterable(buffers)], after_commit=runs_once)
+        limits = [_limits_of(span) for span in spans]
+        header = messages.Tasks(
+            slave.number,
+            [span.first for span in spans],
+            [span.count for span in spans],
+            [span.attempt for span in spans],
+            [span.algorithm.number for span in spans],
+            sizes,
+            limits if any(limits) else [],
+            [*shares.values()],
+            portions if any(portions) else [],
+            slave.given,
+        )
+        frames = [groups.payload(sum(header.counts), payloads), *chain.from_iterable(buffers)]
+        state.send(agent, header, frames, after_commit=not all(span.policy.retry for span in spans))
 
     def _give(self, slave: ConnectedSlave, requires: Requires) -> None:
         """Give a slave what its tasks require."""

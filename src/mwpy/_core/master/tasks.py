@@ -418,9 +418,6 @@ class Needs(Struct, frozen=True):
         return self.priority, self.begun, (self.seconds or 0.0) if self.cost is None else self.cost
 
 
-NO_RANK = Needs().rank
-
-
 def needs_of(span: Span) -> Needs:
     """What tasks need of a slave."""
     policy = span.policy
@@ -448,8 +445,6 @@ class PendingTasks:
     """Pending tasks with requirements, which are addressed to no slave. No queue is empty."""
     special: dict[Needs, deque[Span]] = Factory(dict)
     """Pending tasks that are addressed to a slave, or must run alone. No queue is empty."""
-    ranked: bool = False
-    """Whether a queue ever had another rank than `NO_RANK`."""
     prioritised: bool = False
     """Whether a task ever had another priority than 0."""
     count: int = 0
@@ -559,17 +554,15 @@ class PendingTasks:
             self.prioritised = self.prioritised or needs.priority != 0
             queue = home[needs] = deque()
             if home is self.queues:
-                self.ranked = self.ranked or needs.rank != NO_RANK
                 self.end_turn(needs)
         return queue
 
     def end_turn(self, needs: Needs) -> None:
         """The turn of a queue that any slave may run is over: those of the same rank are before it now."""
         self.queues.move_to_end(needs)
-        if self.ranked:
-            rank = needs.rank
-            for lower in [each for each in self.queues if each.rank < rank]:
-                self.queues.move_to_end(lower)
+        rank = needs.rank
+        for lower in [each for each in self.queues if each.rank < rank]:
+            self.queues.move_to_end(lower)
 
     def _count(self, needs: Needs, count: int) -> None:
         self.count += count
@@ -816,8 +809,7 @@ class Taskjar:
         held.spans.extend(spans)
 
     def _reclaimed(self, record: records.TasksReclaimed) -> list[Span]:
-        spans = self._taken_out(record.holder, record.tasks)
-        self._move(spans, _RECLAIM)
+        spans = self._taken_out(record.holder, record.tasks, _RECLAIM)
         self._hold(record.sid, spans, record.attempt)
         return spans
 
@@ -828,8 +820,7 @@ class Taskjar:
         return spans
 
     def _answered(self, record: records.TasksAnswered) -> list[Span]:
-        spans = self._taken_out(record.sid, record.tasks)
-        self._move(spans, _TAKE_OVER)
+        spans = self._taken_out(record.sid, record.tasks, _TAKE_OVER)
         self.ends.reused += sum(map(count_of, spans))
         self.ends.reused_failed += len(record.results.failed)
         self._answer(spans, record)
@@ -855,8 +846,7 @@ class Taskjar:
         return spans
 
     def _awaited(self, record: records.TasksAwaited) -> list[Span]:
-        spans = self._taken_out(None, record.tasks)
-        self._move(spans, _AWAIT)
+        spans = self._taken_out(None, record.tasks, _AWAIT)
         return self._delay(spans, inf)
 
     def _delay(self, spans: Sequence[Span], pause_s: float) -> list[Span]:
@@ -868,14 +858,12 @@ class Taskjar:
         return singles
 
     def _due(self, record: records.TasksDue) -> list[Span]:
-        spans = self._taken_out(None, record.tasks)
-        self._move(spans, _BE_DUE)
+        spans = self._taken_out(None, record.tasks, _BE_DUE)
         self.pending.add(spans)
         return spans
 
     def _given_up(self, record: records.TasksGivenUp) -> list[Span]:
-        spans = self._taken_out(record.sid if record.held else None, record.tasks)
-        self._move(spans, _GIVE_UP)
+        spans = self._taken_out(record.sid if record.held else None, record.tasks, _GIVE_UP)
         self.failed += sum(map(count_of, spans))
         self._charge(spans, record.charges)
         self.blocked.ended(spans, f"is unrunnable: {record.reason}")
@@ -887,15 +875,13 @@ class Taskjar:
         return spans
 
     def _cancelled(self, record: records.TasksCancelled) -> list[Span]:
-        spans = self._taken_out(record.sid, record.tasks)
-        self._move(spans, _CANCEL)
+        spans = self._taken_out(record.sid, record.tasks, _CANCEL)
         self.cancelled += sum(map(count_of, spans))
         self.blocked.ended(spans, f"was cancelled {record.when}")
         return spans
 
     def _failed(self, record: records.TasksFailed) -> list[Span]:
-        spans = self._taken_out(None, record.tasks)
-        self._move(spans, _FAIL)
+        spans = self._taken_out(None, record.tasks, _FAIL)
         count = sum(map(count_of, spans))
         if record.dependency:
             self.cancelled += count
@@ -983,15 +969,16 @@ class Taskjar:
             del self.held[sid]
         return spans
 
-    def _taken_out(self, sid: SlaveId | None, tasks: Sequence[TaskRange]) -> list[Span]:
-        """Remove tasks, wherever they are. They are at one slave, or all are in the same state.
+    def _taken_out(self, sid: SlaveId | None, tasks: Sequence[TaskRange], event: TaskEvent) -> list[Span]:
+        """Remove tasks, wherever they are, and move them along their lifecycle. They are at one slave, or all are in
+        the same state.
 
         Args:
             sid: the slave that holds them; None if none does.
         """
         if sid is not None:
-            return self._taken(sid, map(_name_of, tasks))
-        if tasks[0].first in self.delayed:
+            spans = self._taken(sid, map(_name_of, tasks))
+        elif tasks[0].first in self.delayed:
             spans = [self.delayed.pop(number) for number in numbers_in(tasks) if number in self.delayed]
             for span in spans:
                 span.pause_s = 0.0
@@ -999,6 +986,7 @@ class Taskjar:
             blocked = tasks[0].first in self.blocked.tasks
             spans = self.blocked.remove(tasks) if blocked else self.pending.withdraw(tasks)
         check_found(spans, tasks)
+        self._move(spans, event)
         return spans
 
     def _set_apart(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
