@@ -1,19 +1,22 @@
 """Checks a simulated computation from outside: these facts must be true after every kind of fault.
 
 The checker knows what was submitted and with which policy. It sees what each slave starts, which deaths are reported to
-the master, what the master records, and what the master gives to the algorithm. It does not read the state of a core.
+the master, what the master records, and what the master gives to the algorithm. It does not read the state of a core:
+which slave has which task, it knows from a state that is built from the records alone (`Replay`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from math import inf
 from typing import Any
 
 from attrs import Factory, define, frozen
 from msgspec import Struct
 
+from mwpy._core.master.members import ConnectedAgent, Members
 from mwpy._core.master.state import CancelTasks, Running, Stopped
 from mwpy._simulation.lives import Replay
 from mwpy._transport.channel import AGAIN, FAILED, VALUE
@@ -118,23 +121,15 @@ ROUNDING_S = 1e-6
 
 @define(eq=False, repr=False)
 class MemberChecker:
-    """Knows the agents and slaves of one computation, by the records of its master."""
+    """Checks which agents of one computation get work."""
 
     tasks: Mapping[int, SubmittedTask]
-    agent_of: dict[SlaveId, str] = Factory(dict)
-    host_of: dict[str, str] = Factory(dict)
-    """The hosts of all agents that ever were connected."""
+    members: Members
+    """The agents and slaves, as the records say that were stated before."""
     unable: dict[str, None] = Factory(dict)
     """Machines that may be unable to run an algorithm. On all others, only some slaves fail."""
-    leaving: dict[str, None] = Factory(dict)
-    """Agents that the master knows to leave."""
-    away: dict[str, None] = Factory(dict)
-    """The agents that are away."""
-    excluded: dict[str, None] = Factory(dict)
-    """The hosts that get no more work."""
     times: int = 0
     """How often a host was excluded."""
-    _connected: dict[str, None] = Factory(dict)
     _ends: dict[str, float | None] = Factory(dict)
     """Until when tasks may run at each agent, as the master knows it."""
     _goes_on: dict[int, None] = Factory(dict)
@@ -142,39 +137,26 @@ class MemberChecker:
 
     def recorded(self, record: records.Record, now: float) -> None:
         """The master states a fact."""
+        agents, excluded = self.members.agents, self.members.excluded
         match record:
             case records.AgentConnected(agent, _, host):
-                assert host not in self.excluded, f"{agent} joins, but {host} is excluded"
-                self.host_of[agent], self._connected[agent] = host, None
+                assert host not in excluded, f"{agent} joins, but {host} is excluded"
                 self._ends[agent] = None if record.seconds_left is None else now + record.seconds_left
-            case records.AgentLeft(agent) | records.PeerDropped(agent) | records.AgentLost(agent):
-                self._connected.pop(agent, None)
-                self.away.pop(agent, None)
-            case records.AgentAway(agent):
-                self.away[agent] = None
-            case records.AgentBack(agent):
-                self.away.pop(agent, None)
-            case records.AgentLeaving(agent):
-                self.leaving[agent] = None
-            case records.SlaveConnected(sid, agent):
-                self.agent_of[sid] = agent
             case records.AlgorithmRefused(agent, algorithm, sid=None):
-                may_fail = self.host_of[agent] in self.unable
+                may_fail = agents[agent].host in self.unable
                 assert may_fail, f"{agent} gets no more tasks of {algorithm}, but a new slave can run it"
             case records.TaskCheckpointed():
                 self._goes_on[record.task.algorithm] = None
             case records.TasksAllocated(sid, tasks):
-                host = self.host_of[self.agent_of[sid]]
-                assert host not in self.excluded, f"{sid} is sent tasks, but {host} is excluded"
-                self._check_time(self.agent_of[sid], tasks, now)
+                at = self.members.slaves[sid].agent
+                assert at.host not in excluded, f"{sid} is sent tasks, but {at.host} is excluded"
+                self._check_time(at.name, tasks, now)
             case records.HostExcluded(host):
-                assert host not in self.excluded, f"{host} is excluded twice"
-                self.excluded[host] = None
+                assert host not in excluded, f"{host} is excluded twice"
                 self.times += 1
-                hosts = {*self.excluded, *(self.host_of[agent] for agent in self._connected)}
-                assert 2 * len(self.excluded) <= len(hosts), f"too many of {hosts} are excluded: {[*self.excluded]}"
-            case records.HostReadmitted(host):
-                del self.excluded[host]
+                hosts = {host, *excluded, *(agent.host for agent in agents.values())}
+                is_few = 2 * (len(excluded) + 1) <= len(hosts)
+                assert is_few, f"too many of {hosts} are excluded: {[*excluded, host]}"
 
     def _check_time(self, agent: str, tasks: Sequence[TaskRange], now: float) -> None:
         """Check that an agent has enough time left for tasks that are sent to it."""
@@ -201,7 +183,8 @@ class AttemptChecker:
     """Checks the attempts of tasks, by the records of a master."""
 
     tasks: Mapping[int, SubmittedTask]
-    members: MemberChecker
+    members: Members
+    """The agents and slaves with their tasks, as the records say that were stated before."""
     unaddressed: dict[int, None] = Factory(dict)
     """Tasks that were addressed to a slave, until the master removed this address."""
     answered: dict[int, int] = Factory(dict)
@@ -214,26 +197,29 @@ class AttemptChecker:
     """Whether each of these tasks was alone at the last agent that vanished with it."""
     _straggling: dict[int, str] = Factory(dict)
     """The stragglers that were taken from a slave and not sent to another one yet, and the agent of that slave."""
-    _live: dict[int, tuple[SlaveId, int]] = Factory(dict)
-    """The slave that has each task, if one has, and its attempt."""
     _last: dict[int, int] = Factory(dict)
     """The last attempt of each task."""
 
     def holds(self, sid: SlaveId, task: int, attempt: int) -> bool:
         """Whether a slave has an attempt of a task, as far as the master knows."""
-        return self._live.get(task) == (sid, attempt)
+        return (task, attempt) in self._at(sid)
 
     def was_taken(self, sid: SlaveId | None, task: int) -> bool:
         """Whether a task was taken from a slave that may still run it, and did not return there."""
-        return sid in self.repeated.get(task, ()) and self._live.get(task, ("",))[0] != sid
+        return sid is not None and sid in self.repeated.get(task, ()) and task not in dict(self._at(sid))
 
     def is_suspect(self, task: int) -> bool:
         """Whether a task must run alone."""
         return self.lost.get(task, 0) >= LOST_AGENTS_ALLOWED
 
-    def _at(self, agent: str) -> list[int]:
-        """The tasks that were sent to an agent and did not come back."""
-        return [task for task, (sid, _) in self._live.items() if self.members.agent_of[sid] == agent]
+    def _at(self, *sids: SlaveId) -> list[tuple[int, int]]:
+        """The tasks and attempts that slaves have."""
+        spans = chain.from_iterable(self.members.held[sid].spans for sid in sids if sid in self.members.held)
+        return [(task, span.attempt) for span in spans for task in span.ids]
+
+    def _at_agent(self, agent: ConnectedAgent) -> list[int]:
+        """The tasks that an agent has."""
+        return [task for task, _ in self._at(*(slave.sid for slave in agent.slaves.values()))]
 
     def recorded(self, record: records.Record, now: float) -> None:
         """The master states a fact."""
@@ -244,44 +230,33 @@ class AttemptChecker:
                     assert policy.sid == sid and policy.do_it_anyway, f"{task} must only run on {policy.sid}"
                     self.unaddressed[task] = None
             case records.AgentLost(agent, cause=Cause.AGENT_LOST):
-                self._agent_vanished(agent)
+                self._agent_vanished(self.members.agents[agent])
             case records.TasksAllocated(sid, tasks):
-                self._sent(sid, self.members.agent_of[sid], tasks)
-            case records.TasksReclaimed(sid, tasks, attempt, holder):
-                if holder is not None:
-                    self._end(holder, _each_number(tasks))
+                self._sent(self.members.slaves[sid].agent, tasks)
+            case records.TasksReclaimed(sid, tasks, attempt):
                 for task in _each(tasks):
                     before = self.repeated[task].pop(sid, 0)
                     assert before == attempt, f"{sid} never had attempt {attempt} of task {task}"
-                    self._live[task] = sid, attempt
             case records.TasksReturned(sid, tasks, reason):
-                self._end(sid, _each_number(tasks))
                 self._give_away(sid, tasks, reason)
-            case records.ResultsReceived(sid, results):
+            case records.ResultsReceived(_, results):
                 self.answered.update(groups.each_task(results))
-                self._end(sid, groups.each_task(results))
-            case (
-                records.TasksGivenUp(sid, True, tasks)
-                | records.TasksCancelled(sid, tasks)
-                | records.TasksAnswered(sid, tasks)
-            ) if sid is not None:
-                self._end(sid, _each_number(tasks))
 
-    def _sent(self, sid: SlaveId, agent: str, tasks: Sequence[TaskRange]) -> None:
-        """Tasks are sent to a slave. A task that must run alone must be the only one at its agent."""
+    def _sent(self, agent: ConnectedAgent, tasks: Sequence[TaskRange]) -> None:
+        """Tasks are sent to an agent. A task that must run alone must be the only one there."""
         for task, attempt in _each_number(tasks):
-            assert task not in self._live, f"task {task} is sent to {sid}, but {self._live[task]} has it"
-            assert self._straggling.pop(task, "") != agent, f"two attempts of task {task} are at one agent: {agent}"
+            was_here = self._straggling.pop(task, "") == agent.name
+            assert not was_here, f"two attempts of task {task} are at one agent: {agent.name}"
             assert attempt > self._last.get(task, 0), f"task {task} is sent in attempt {attempt} again"
-            self._last[task], self._live[task] = attempt, (sid, attempt)
-        here = self._at(agent)
+            self._last[task] = attempt
+        here = [*self._at_agent(agent), *_each(tasks)]
         suspects = [task for task in here if self.is_suspect(task)]
-        assert not suspects or len(here) == 1, f"{suspects} must be alone, but {agent} has {here}"
+        assert not suspects or len(here) == 1, f"{suspects} must be alone, but {agent.name} has {here}"
 
-    def _agent_vanished(self, agent: str) -> None:
+    def _agent_vanished(self, agent: ConnectedAgent) -> None:
         """An agent is lost. Its tasks are suspects, unless it has announced that it leaves."""
-        here = self._at(agent)
-        for task in here if agent not in self.members.leaving else ():
+        here = self._at_agent(agent)
+        for task in () if agent.leaving else here:
             self.lost[task] = self.lost.get(task, 0) + 1
             self.was_alone[task] = len(here) == 1
             most = LOST_AGENTS_ALLOWED + LOST_ALONE_ALLOWED + 1
@@ -289,27 +264,19 @@ class AttemptChecker:
 
     def _give_away(self, sid: SlaveId, tasks: Sequence[TaskRange], reason: str) -> None:
         """If a slave may still run tasks, they are given to another one: only those that may run twice."""
-        straggles, agent = reason.startswith("it has run for"), self.members.agent_of[sid]
+        straggles = reason.startswith("it has run for")
         if not straggles and not reason.endswith("is away"):
             return
+        agent = self.members.slaves[sid].agent
         for task, attempt in _each_number(tasks):
             policy = self.tasks[task].policy
-            assert policy.speculate or agent in self.members.away, f"task {task} is given away, and nobody wanted that"
+            assert policy.speculate or agent.is_away, f"task {task} is given away, and nobody wanted that"
             assert policy.retry, f"task {task} may only run once"
             is_for_any = policy.sid is None or task in self.unaddressed
             assert is_for_any, f"task {task} is for {policy.sid}, and is given away"
             self.repeated.setdefault(task, {})[sid] = attempt
             if straggles:
-                self._straggling[task] = agent
-
-    def _end(self, sid: SlaveId, tasks: Iterable[tuple[int, int]]) -> None:
-        for task, attempt in tasks:
-            has = self._live.pop(task, None)
-            assert has == (sid, attempt), f"{sid} does not have attempt {attempt} of task {task}, but {has}"
-
-    def check_end(self) -> None:
-        """All tasks have ended."""
-        assert not self._live, f"attempts live on after the ends of their tasks: {self._live}"
+                self._straggling[task] = agent.name
 
 
 def _each(tasks: Sequence[TaskRange]) -> Iterator[int]:
@@ -719,8 +686,8 @@ class HistoryChecker:
         """Tasks that must not be sent to a slave again, because the master has recorded that they are cancelled."""
         self._host_at: dict[bytes, str] = {}
         """The hosts of connections."""
-        self.members = MemberChecker(self.tasks)
-        self.attempts = AttemptChecker(self.tasks, self.members)
+        members = self.replay.rebuilt.members
+        self.members, self.attempts = MemberChecker(self.tasks, members), AttemptChecker(self.tasks, members)
         self.retries = RetryChecker(self.attempts, self.deaths, self._last_attempts)
         self.states = StateChecker(self._last_attempts, self.unheard)
         self.references = ReferenceChecker()
@@ -810,7 +777,7 @@ class HistoryChecker:
         self._dead[peer, message.slave] = None
         self.states.died(peer, message)
         self.ends.died(peer, message, leaves=peer in self._leaving)
-        leaves = peer in self._leaving or self._host_at.get(peer) in self.members.excluded
+        leaves = peer in self._leaving or self._host_at.get(peer) in self.replay.rebuilt.members.excluded
         leaves = leaves and message.cause is not Cause.OUT_OF_MEMORY  # this may be why the agent leaves
         taken = self.attempts.was_taken(self.sids.get((peer, message.slave)), message.running)
         if message.running and message.cause.is_charged and not message.allowed and not leaves and not taken:
@@ -935,7 +902,6 @@ class HistoryChecker:
     def check_end(self, total: int) -> None:
         """The computation is over."""
         assert sorted(self.ended) == list(range(1, total + 1)), "a task was lost"
-        self.attempts.check_end()
         # A slave may have run the same call in an earlier life, where it did not kill.
         for task in [task for task, each in self.tasks.items() if each.kills and task not in self.lives.reused]:
             ran = self.runs.get(task, 0)  # a call that is too large fails without being run
