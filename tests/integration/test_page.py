@@ -240,11 +240,15 @@ def start(stage: Stage, *arguments: str) -> Running:
     return stage.start("", *arguments, program=[sys.executable, str(path)], variables=variables)
 
 
+def address(running: Running, output: str = "err") -> str:
+    """The address of the figures of a page that a process has printed."""
+    until(lambda: "?token=" in getattr(running, output), "the address of the page")
+    return next(word for word in getattr(running, output).split() if "?token=" in word).replace("/?", "/status.json?")
+
+
 def test_a_script_shows_its_page(stage: Stage) -> None:
     running = start(stage, "--mw-local", "1", "--mw-page", "0")
-    until(lambda: "?token=" in running.err, "the address of the page")
-    url = next(word for word in running.err.split() if "?token=" in word)
-    with urllib.request.urlopen(url.replace("/?", "/status.json?")) as answer:
+    with urllib.request.urlopen(address(running)) as answer:
         assert json.load(answer)["member_id"]
     (stage.folder / "go").touch()
     assert running.end() == 0, running.err
@@ -265,9 +269,7 @@ def test_the_command_shows_a_master_that_runs_elsewhere_until_its_end(stage: Sta
     running = start(stage, "--mw-master", "--mw-local", "1", *options)
     until(stage.resource.exists, "a resource file")
     shown = stage.start("", "-m", "mwpy", "page", str(stage.resource), program=[sys.executable])
-    until(lambda: "?token=" in shown.out, "the address of the page")
-    url = next(word for word in shown.out.split() if "?token=" in word)
-    with urllib.request.urlopen(url.replace("/?", "/status.json?")) as answer:
+    with urllib.request.urlopen(address(shown, "out")) as answer:
         found = json.load(answer)
     assert found["state"] in ("running", "starting")
     (stage.folder / "go").touch()
@@ -292,8 +294,8 @@ def test_the_page_shows_what_an_overseer_says_about_its_jobs(stage: Stage) -> No
     """The overseer writes it beside the resource file. It says how old it is."""
     options = "--mw-master-host", "127.0.0.1", "--mw-resource-file", str(stage.resource)
     running = start(stage, "--mw-master", "--mw-page", "0", *options)
-    until(lambda: "?token=" in running.err and stage.resource.exists(), "the address of the page")
-    url = next(word for word in running.err.split() if "?token=" in word).replace("/?", "/status.json?")
+    url = address(running)
+    until(stage.resource.exists, "a resource file")
 
     def jobs() -> dict[str, Any] | None:
         with urllib.request.urlopen(url) as answer:

@@ -195,10 +195,12 @@ def test_tasks_are_exported_as_csv_and_json_lines(path: Path, tmp_path: Path) ->
     assert rows == [{name: "" if value is None else str(value) for name, value in row.items()} for row in expected]
 
 
-def test_an_unknown_format_is_refused(path: Path) -> None:
+def test_an_unknown_format_and_an_output_without_a_format_are_refused(path: Path) -> None:
     sample(path)
     with RunDatabase(path) as database, pytest.raises(UsageError, match="give csv, jsonl"):
         database.export("tasks.parquet", "parquet")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="--output and --generation are for --export"):
+        runs.main([str(path), "--output", "tasks.csv"])
 
 
 def test_pruning_keeps_what_a_restart_needs(path: Path) -> None:
@@ -262,11 +264,6 @@ def test_the_command_offers_the_same_as_the_class(path: Path, capsys: pytest.Cap
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == tasks
     assert runs.main([str(path), "--prune"]) == 0
     assert capsys.readouterr().out.startswith("removed 0 old attempts, 0 unused results and 0 large values;")
-
-
-def test_an_output_without_a_format_is_refused(path: Path) -> None:
-    with pytest.raises(UsageError, match="--output and --generation are for --export"):
-        runs.main([str(path), "--output", "tasks.csv"])
 
 
 HOSTILE = "<script>alert('x')</script>"
@@ -435,12 +432,12 @@ def test_the_page_loads_nothing_and_describes_its_pictures(path: Path) -> None:
 
 
 def test_a_report_is_made_while_the_master_writes(path: Path) -> None:
-    writer = opened(path)
-    write(writer, algorithm(), *slave(), submitted(1, 3), received({1: 1}))
-    assert "The master runs, or was killed" in report(path).text
-    write(writer, received({2: 4}))
-    assert "2 finished, 1 not ended" in report(path).text
-    writer.close()
+    with closing(opened(path)) as writer:
+        assert "was given 0 tasks" in report(path).text
+        write(writer, algorithm(), *slave(), submitted(1, 3), received({1: 1}))
+        assert "The master runs, or was killed" in report(path).text
+        write(writer, received({2: 4}))
+        assert "2 finished, 1 not ended" in report(path).text
 
 
 def test_the_time_between_two_lives_of_the_master_is_left_out(path: Path) -> None:
@@ -451,11 +448,6 @@ def test_the_time_between_two_lives_of_the_master_is_left_out(path: Path) -> Non
     page = report(path)
     assert "in 2 lives of its master" in page.text
     assert page.row("Lives of the master, and versions", "life 1")[1] == duration(life["ended"] - life["started"])
-
-
-def test_a_database_without_tasks_has_a_report(path: Path) -> None:
-    opened(path).close()
-    assert "was given 0 tasks" in report(path).text
 
 
 def test_a_real_computation_has_a_report(path: Path) -> None:
