@@ -181,30 +181,19 @@ def items_of(
                 f"argument {place} of the map is {each!r}, not an iterable: write itertools.repeat({each!r}) "
                 f"for an argument that is the same for all items, and chunksize=... for the size of chunks"
             )
-    if len(iterables) > 1:
-        rows = zip(*iterables, strict=False)
-        return with_terms(terms, rows, tuple, settings, namer_of(function, len(iterables)))
-    [items] = iterables
-    if not (star or isinstance(items, Grid | KeywordItems)):
-        return with_terms(terms, iter(items), alone, settings)
-    made = with_terms(terms, iter(items), tuple, settings, namer_of(function))
-    made.may_name = True
-    made.call_of = lambda item: (
-        (terms, (), {**item}) if isinstance(item, Mapping) else (terms, tuple(item), NO_KEYWORDS)
-    )
-    return made
+    one = iterables[0] if len(iterables) == 1 else None
+    star = star or isinstance(one, Grid | KeywordItems)
+    source = zip(*iterables, strict=False) if one is None else iter(one)
+    args_of = alone if one is not None and not star else tuple
+    tag_of = None if args_of is alone else namer_of(function, None if star else len(iterables))
 
+    def call_of(item: Any) -> Call:
+        if star and isinstance(item, Mapping):
+            return terms, (), {**item}
+        return terms, args_of(item), NO_KEYWORDS
 
-def with_terms(
-    terms: Terms,
-    items: Iterator[Any],
-    args_of: Callable[[Any], tuple[Any, ...]],
-    settings: MasterSettings,
-    tag_of: Callable[[Any], Any] | None = None,
-) -> MapItems:
-    """Return items that all have the same terms."""
     packable = terms if can_be_packed(terms, settings) else None
-    return MapItems(items, lambda item: (terms, args_of(item), NO_KEYWORDS), args_of, packable, tag_of=tag_of)
+    return MapItems(source, call_of, args_of, packable, star, tag_of)
 
 
 def can_be_packed(terms: Terms, settings: MasterSettings) -> bool:
@@ -682,13 +671,9 @@ class MapRun:
                 self._sizes.ended(count, given.total_s)
             else:
                 self._sizes.ended(count, given.compute_seconds)
-                if failed(given):
-                    self._num_failed += 1
-                    self._explain(given)
-                    self._first_failure = self._first_failure or given.error
                 self._num_reused += given.finished < self._began
-                if self.max_failures is not None and failed(given):
-                    self._count_failure(given, self.max_failures)
+                if failed(given):
+                    self._fail(given)
             yield portion.position + place, given
 
     def _explain(self, result: Result[Any]) -> None:
@@ -700,11 +685,15 @@ class MapRun:
             instead = "starmap" if self.values else "starmap_results"
             error.remedy = f"a map passes each item as one argument: mw.{instead} passes its parts as the arguments"
 
-    def _count_failure(self, result: Result[Any], limit: MaxFailures) -> None:
-        """Stop the run at the last failure that is allowed."""
-        if self._stopped is not None or result.error is None:
+    def _fail(self, result: Result[Any]) -> None:
+        """Count a failure, and stop the run at the last one that is allowed."""
+        self._num_failed += 1
+        self._explain(result)
+        error, limit = result.error, self.max_failures
+        self._first_failure = self._first_failure or error
+        if limit is None or self._stopped is not None or error is None:
             return
-        self._failures.add(result.error)
+        self._failures.add(error)
         ended = self._submitted - self.num_open
         if limit.is_reached(self._num_failed, ended):
             running = Running.FINISH if limit.finish else Running.KILL
