@@ -201,40 +201,11 @@ if __name__ == "__main__":
     sys.exit(mwpy.main())
 """
 
-OBJECTS = """
-class Item:
-    def __init__(self, number):
-        self.number = number
 
-    def scaled(self):
-        return 3 * self.number
-
-def simulate(item):
-    return item.scaled()
-
-@mwpy.master_algorithm
-def master(mw, argv):
-    print(sum(mw.map(simulate, [Item(number) for number in range(300)])))
-    return 0
-
-if __name__ == "__main__":
-    sys.exit(mwpy.main())
-"""
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "sums"),
-    [
-        pytest.param(TIMES, TIMES, (44850, 44850), id="time"),
-        pytest.param(OBJECTS, OBJECTS.replace("3 *", "4 *"), (3 * 44850, 4 * 44850), id="class"),
-    ],
-)
-def test_mwpy_says_that_all_arguments_of_a_script_are_different(
-    stage: Stage, before: str, after: str, sums: tuple[int, int]
-) -> None:
-    for script, expected in zip((before, after), sums, strict=True):
-        running = _start(stage, script).finish()
-        assert running.out.split() == [str(expected)]
+def test_mwpy_says_that_all_arguments_of_a_script_are_different(stage: Stage) -> None:
+    for _ in range(2):
+        running = _start(stage, TIMES).finish()
+        assert running.out.split() == ["44850"]
     assert "none of the first 20 tasks of simulate has an answer in the run database" in running.err
     assert "300 tasks of simulate with the same code: their arguments are different. If they contain" in running.err
 
