@@ -26,7 +26,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from importlib.util import resolve_name
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -38,6 +37,7 @@ from mwpy._values.algorithm import Initialized
 from mwpy._values.functions import (
     NotLoaded,
     Use,
+    absolute,
     is_data,
     module_of,
     names_assigned_in,
@@ -306,10 +306,7 @@ class _Walk:
             self._add((use for chain in chains if (use := use_of(chain, space)) is not None), travels=False)
         modules, there = text.imports.get(name) or text.imports.get("*", ("", ""))
         for relative in modules.split() if there else ():
-            try:
-                home = resolve_name(relative, str(space.get("__package__") or ""))
-            except ImportError:
-                continue
+            home = absolute(relative, str(space.get("__package__") or ""))
             if home in sys.modules:
                 self._note(home, name if there == "*" else there)
 

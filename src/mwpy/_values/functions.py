@@ -15,6 +15,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from functools import _lru_cache_wrapper, cached_property, lru_cache, partialmethod
+from importlib.util import resolve_name
 from itertools import accumulate
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -58,8 +59,7 @@ class Import(NamedTuple):
     """An import statement in a function."""
 
     module: str
-    level: int
-    """How many levels up a relative import begins; 0 for an absolute one."""
+    """With dots if it is relative."""
     names: tuple[str, ...]
     """What is imported from the module; empty if it is the module itself."""
 
@@ -80,7 +80,7 @@ def _names_in(code: CodeType) -> tuple[frozenset[Chain], tuple[Import, ...]]:
         if each.opname == "IMPORT_NAME":
             level, names = constants[-2:]
             level, names = level if isinstance(level, int) else 0, names if isinstance(names, tuple) else ()
-            imports.append(Import(str(each.argval), level, names))
+            imports.append(Import("." * level + str(each.argval), names))
         elif each.opname.startswith("LOAD_"):
             constants.append(each.argval)
     return frozenset(chains) - {()}, tuple(imports)
@@ -268,8 +268,8 @@ def import_uses(each: Import, package: str) -> Iterator[Use]:
     Args:
         package: the package of the code.
     """
-    name = _absolute(each, package)
-    module, shown = sys.modules.get(name), f"{'.' * each.level}{each.module}"
+    name, shown = absolute(each.module, package), each.module
+    module = sys.modules.get(name)
     if module is None or not each.names or not is_own(name):
         yield Use("import", shown, NotLoaded(name) if module is None else module)
         if module is None and is_own(name):
@@ -286,9 +286,9 @@ def import_uses(each: Import, package: str) -> Iterator[Use]:
             yield Use("import", f"{shown}.{attribute}", whole)
 
 
-def _absolute(each: Import, package: str) -> str:
-    """Return the full name of an imported module."""
-    if not each.level:
-        return each.module
-    above = package.split(".")
-    return ".".join([*above[: len(above) - each.level + 1], *([each.module] if each.module else [])])
+def absolute(module: str, package: str) -> str:
+    """Return the full name of an imported module, which begins with dots if it is relative."""
+    try:
+        return resolve_name(module, package)
+    except ImportError:  # the code is in no such package
+        return module

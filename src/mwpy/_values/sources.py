@@ -75,32 +75,22 @@ class Text:
         return found
 
     def imported_by(self, name: str) -> Iterator[Use]:
-        """Yield all that it imports, also in functions, if it is the text of the module of this name. What it imports
-        for the names of types only is never loaded."""
+        """Yield all that it imports, also in functions, if it is the text of the module of this name."""
         package = name if os.path.basename(self.file).startswith("__init__.") else name.rpartition(".")[0]
-        for each in _run_in(self.tree) if self.tree is not None else ():
-            if isinstance(each, ast.Import):
-                found = [Import(one.name, 0, ()) for one in each.names]
-            elif isinstance(each, ast.ImportFrom):
-                found = [Import(each.module or "", each.level, tuple(one.name for one in each.names))]
-            else:
-                continue
-            yield from (use for one in found for use in import_uses(one, package))
+        for each in ast.walk(self.tree) if self.tree is not None else ():
+            for _, module, there in _imported(each):
+                yield from import_uses(Import(module, (there,) if there else ()), package)
 
     @cached_property
     def imports(self) -> dict[str, tuple[str, str]]:
         """For each name that is imported: the module, with dots if it is relative, and the name there; an empty name if
         it is the module itself. `*` has all modules from which everything is imported."""
         found: dict[str, tuple[str, str]] = {}
-        for each in _statements_in(self.tree):
-            if isinstance(each, ast.ImportFrom):
-                module = "." * each.level + (each.module or "")
-                for name in each.names:
-                    before = f"{found['*'][0]} " if name.name == "*" in found else ""
-                    found[name.asname or name.name] = f"{before}{module}", name.name
-            elif isinstance(each, ast.Import):
-                for name in each.names:
-                    found[name.asname or name.name.partition(".")[0]] = name.name if name.asname else "", ""
+        for statement in _statements_in(self.tree):
+            for name, module, there in _imported(statement):
+                before = f"{found['*'][0]} " if name == "*" in found else ""
+                is_top = not there and module.partition(".")[0] == name  # other imports may bind the same package
+                found[name] = "" if is_top else f"{before}{module}", there
         return found
 
     def _definition(self, name: str) -> tuple[str, str, frozenset[Chain]]:
@@ -163,14 +153,13 @@ def _statements_in(node: ast.AST | None) -> Iterator[ast.stmt]:
             yield from _statements_in(each)
 
 
-def _run_in(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what is inside of a syntax tree, except what stands under `if TYPE_CHECKING:`."""
-    waiting = [node]
-    while waiting:
-        each = waiting.pop()
-        yield each
-        is_for_types = isinstance(each, ast.If) and ast.unparse(each.test).rpartition(".")[2] == "TYPE_CHECKING"
-        waiting += each.orelse if is_for_types else ast.iter_child_nodes(each)  # type: ignore[attr-defined]
+def _imported(node: ast.AST) -> Iterator[tuple[str, str, str]]:
+    """Yield each name that an import statement binds, the module, and the name there, as for `Text.imports`."""
+    if isinstance(node, ast.ImportFrom):
+        module = "." * node.level + (node.module or "")
+        yield from ((each.asname or each.name, module, each.name) for each in node.names)
+    elif isinstance(node, ast.Import):
+        yield from ((each.asname or each.name.partition(".")[0], each.name, "") for each in node.names)
 
 
 def _set_by(statement: ast.stmt) -> set[str]:
