@@ -12,7 +12,6 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-import attrs
 import numpy as np
 import pytest
 
@@ -280,11 +279,6 @@ class TwoArguments(Exception):
         self.first = first
 
 
-class Prefixed(ValueError):
-    def __init__(self, name: str) -> None:
-        super().__init__(f"bad {name}")
-
-
 class Keyword(Exception):
     def __init__(self, *, code: int) -> None:
         super().__init__()
@@ -302,11 +296,6 @@ class Slots(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
-
-
-@attrs.define(kw_only=True)
-class OfAttrs(Exception):
-    code: int
 
 
 class Missing(FileNotFoundError):
@@ -356,11 +345,9 @@ copyreg.pickle(Listed, lambda error: (Listed, (error.code, *error.args)))
     "error",
     [
         TwoArguments("one", "two"),
-        Prefixed("grid"),
         Keyword(code=4),
         Frozen(4),
         Slots(4, "text"),
-        OfAttrs(code=4),
         Missing("grid.nc"),
         Undecodable("bad"),
         Unavailable("solver"),
@@ -390,7 +377,7 @@ def test_an_exception_comes_back_with_its_type_and_attributes_whatever_its_const
     assert repr(back) == repr(error)
     for name in ("code", "first", "filename", "errno", "reason", "name", "path", "value"):
         assert getattr(back, name, None) == getattr(error, name, None), name
-    if not isinstance(error, OwnWay | OwnState | OfAttrs):
+    if not isinstance(error, OwnWay | OwnState):
         assert (back.kind, back.__notes__) == (kind, ["a note"])
 
 

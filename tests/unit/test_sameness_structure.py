@@ -240,24 +240,16 @@ def test_objects_of_pandas_have_digests() -> None:
     values = [
         frame,
         frame.rename(columns={"a": "d"}),
-        frame.rename(index={"i": "k"}),
         frame.assign(a=[1, 3]),
-        frame.assign(a=[1.0, 2.0]),
         frame[["b", "a", "c"]],
         frame["a"],
-        frame.index,
-        pd.Series([1, 2], name="a"),
         pd.Series([1, 2], dtype="Int64"),
-        pd.Series(["a", "b"], dtype="category"),
         pd.Series(["a", "b"], dtype=pd.CategoricalDtype(["a", "b"], ordered=True)),
-        pd.Series(pd.to_datetime(["2026-01-01"])),
         pd.Series(pd.to_datetime(["2026-01-01"]).tz_localize("UTC")),
-        pd.RangeIndex(3),
         pd.MultiIndex.from_product([[1, 2], ["a", "b"]]),
         pd.MultiIndex.from_product([[1, 2], ["a", "c"]]),
         pd.Timestamp("2026-01-01"),
         pd.NA,
-        pd.NaT,
     ]
     digests = [digest_of(value) for value in values]
     frame.groupby("a").sum()
