@@ -2,59 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
-from attrs import frozen
-from tests.integration.apps.stage import APPS, Running, Stage, kill, until
+from tests.integration.apps.stage import APPS, Cable, Running, Stage, kill, until
 
 TIMEOUT_S = 2
 """The client timeout in these tests."""
-
-MASTER, AGENT = "169.254.214.1", "169.254.214.2"
-
-
-def run(*words: str) -> None:
-    subprocess.run(words, check=True, timeout=60, capture_output=True)
-
-
-@frozen
-class Cable:
-    """A network namespace, and the cable that leads to it."""
-
-    name: str
-
-    def plug(self) -> None:
-        run("ip", "link", "set", f"{self.name}a", "up")
-
-    def unplug(self) -> None:
-        run("ip", "link", "set", f"{self.name}a", "down")
-
-    def program(self, app: str) -> list[str]:
-        """The command that starts an application at the other end."""
-        return ["ip", "netns", "exec", self.name, sys.executable, str(APPS / app)]
-
-
-@pytest.fixture
-def cable() -> Iterator[Cable]:
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("the test needs root and ip(8): run `sudo make test-processes`")
-    name = f"mwo{os.getpid()}"
-    run("ip", "netns", "add", name)
-    try:
-        run("ip", "link", "add", f"{name}a", "type", "veth", "peer", "name", f"{name}b", "netns", name)
-        run("ip", "addr", "add", f"{MASTER}/30", "dev", f"{name}a")
-        run("ip", "-n", name, "addr", "add", f"{AGENT}/30", "dev", f"{name}b")
-        run("ip", "-n", name, "link", "set", f"{name}b", "up")
-        run("ip", "-n", name, "link", "set", "lo", "up")
-        yield Cable(name)
-    finally:
-        run("ip", "netns", "delete", name)
 
 
 def starts(stage: Stage) -> list[list[str]]:
@@ -85,9 +40,9 @@ def test_a_cable_that_is_unplugged_for_a_while_restarts_no_task(stage: Stage, ca
     """Both sides notice the silence. Then the agent finds its master again, and has the same slaves."""
     cable.plug()
     short = ("--mw-client-timeout", TIMEOUT_S)
-    master = stage.master("several.py", "outage", 3, "--mw-master-host", MASTER, *short)
+    master = stage.master("several.py", "outage", 3, "--mw-master-host", cable.master, *short)
     line = ("--mw-slave", "--mw-resource-file", stage.resource, "--mw-slave-processes", 3, *short)
-    agent = stage.start("", *line, program=cable.program("several.py"))
+    agent = stage.start("", *line, program=cable.program(sys.executable, str(APPS / "several.py")))
     until(lambda: len(starts(stage)) == 3, lambda: f"three tasks that run\n{agent.err}")
     begun = starts(stage)
     for _ in range(2):

@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from tests.integration.apps.stage import Stage, until
+from tests.integration.apps.stage import OTHER_VERSION, Stage, until
 
 from mwpy._values.messages import PROTOCOL_VERSION
 
@@ -254,16 +254,8 @@ def test_an_agent_takes_a_task_of_any_size_that_its_master_allows(stage: Stage) 
 def test_an_agent_of_another_version_is_refused_on_both_sides(stage: Stage) -> None:
     """The agent exits with 3. Both sides show both versions and the remedy."""
     master = stage.master("count.py", "--tasks", 10)
-    program = (
-        "import importlib, sys\n"
-        "from mwpy._transport import wire\n"
-        "from mwpy._values import messages\n"
-        "messages.PROTOCOL_VERSION = 77\n"
-        "importlib.reload(wire)\n"
-        "from mwpy.cli import main\n"
-        "sys.exit(main(['slave', *sys.argv[1:]]))"
-    )
-    agent = stage.run("", "--mw-resource-file", stage.resource, program=[sys.executable, "-c", program], code=3)
+    program = [sys.executable, "-c", OTHER_VERSION, "slave"]
+    agent = stage.run("", "--mw-resource-file", stage.resource, program=program, code=3)
     assert f"protocol version {PROTOCOL_VERSION} there, 77 here: install the same version" in agent.err
     until(lambda: f"77 there, {PROTOCOL_VERSION} here" in master.err, lambda: f"a message, not {master.err!r}")
     stage.until_audited("REFUSED")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.integration.apps.stage import APPS, ORPHAN_S, Running, Stage, children_of, kill, until
+from tests.integration.apps.stage import APPS, ORPHAN_S, Cable, Running, Stage, children_of, kill, until
 from tests.memory_group import JOIN
 
 TASKS = 1000
@@ -112,37 +110,10 @@ def test_a_killed_master_and_its_agent_leave_no_memory(stage: Stage, memory_grou
     until(lambda: shared_bytes(memory_group) == 0, "no shared memory", ORPHAN_S)
 
 
-def run(*words: str) -> None:
-    subprocess.run(words, check=True, timeout=60, capture_output=True)
-
-
-@needs_root
-@pytest.mark.skipif(shutil.which("ip") is None, reason="ip(8) is missing")
-def test_arrays_reach_an_agent_in_another_network(stage: Stage) -> None:
+def test_arrays_reach_an_agent_in_another_network(stage: Stage, cable: Cable) -> None:
     """Between this agent and its slave, the arrays are mapped."""
-    name = f"mw{os.getpid()}"
-    run("ip", "netns", "add", name)
-    try:
-        run("ip", "link", "add", f"{name}a", "type", "veth", "peer", "name", f"{name}b", "netns", name)
-        run("ip", "addr", "add", "169.254.213.1/30", "dev", f"{name}a")
-        run("ip", "link", "set", f"{name}a", "up")
-        run("ip", "-n", name, "addr", "add", "169.254.213.2/30", "dev", f"{name}b")
-        run("ip", "-n", name, "link", "set", f"{name}b", "up")
-        master = stage.master("arrays.py", 30, 0, "--mw-master-host", "169.254.213.1")
-        program = [
-            "ip",
-            "netns",
-            "exec",
-            name,
-            "unshare",
-            "--pid",
-            "--fork",
-            "--mount-proc",
-            sys.executable,
-            str(APPS / "arrays.py"),
-        ]
-        stage.start("", "--mw-slave", "--mw-resource-file", stage.resource, program=program)
-        assert master.end() == 0, master.err
-        assert master.report["mapped"] == 30
-    finally:
-        run("ip", "netns", "delete", name)
+    master = stage.master("arrays.py", 30, 0, "--mw-master-host", cable.master)
+    program = cable.program("unshare", "--pid", "--fork", "--mount-proc", sys.executable, str(APPS / "arrays.py"))
+    stage.start("", "--mw-slave", "--mw-resource-file", stage.resource, program=program)
+    assert master.end() == 0, master.err
+    assert master.report["mapped"] == 30

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.apps.stage import Running, Stage, until
+from tests.integration.apps.stage import OTHER_VERSION, Running, Stage, until
 
 import mwpy
 
@@ -163,16 +163,7 @@ def test_a_status_counts_a_whole_map() -> None:
 
 def test_a_master_of_another_version_is_not_asked(stage: Stage, master: Running) -> None:
     """Both versions are named, with the remedy."""
-    program = (
-        "import importlib, sys\n"
-        "from mwpy._transport import wire\n"
-        "from mwpy._values import messages\n"
-        "messages.PROTOCOL_VERSION = 77\n"
-        "importlib.reload(wire)\n"
-        "from mwpy.cli import main\n"
-        "sys.exit(main(['status', *sys.argv[1:]]))"
-    )
-    shown = stage.run("", stage.resource, program=[sys.executable, "-c", program], code=3)
+    shown = stage.run("", stage.resource, program=[sys.executable, "-c", OTHER_VERSION, "status"], code=3)
     assert "77 here: install the same version of mwpy" in shown.err
 
 

@@ -134,3 +134,19 @@ def test_a_portion_is_sent_as_a_whole() -> None:
     assert [send.message.counts for send in master.actions.sends if isinstance(send.message, messages.Tasks)] == [
         [5000]
     ]
+
+
+def test_useful_slaves_are_one_for_each_task_that_can_go_elsewhere(books: Books) -> None:
+    """Three tasks are pending. One slave runs one task and can give back four others. Another slave runs one task."""
+    first, second, ordered = books.slave(), books.slave(), books.slave(SlaveKind.ORDERED)
+    books.give(first, 5)
+    books.give(second, 1)
+    books.give(ordered, 1)
+    books.submit(3)
+    members = books.state.members
+    assert dispatch.useful(members, 3, None) == 3 + (1 + 4) + 1
+    assert dispatch.useful(members, 3, 2) == 2 + 1 + 1  # groups of two: two messages, and nothing is taken back
+    first.gave_nothing_back = True
+    assert dispatch.useful(members, 3, None) == 3 + 1 + 1
+    first.gave_nothing_back, first.asked_back = False, True
+    assert dispatch.useful(members, 3, None) == 3 + (1 + 4) + 1

@@ -174,7 +174,7 @@ def test_a_job_asks_for_what_the_tasks_of_all_its_slaves_require(
     ("make", "extra", "fields", "word", "found"),
     [
         (slurm.script, ("--exclude=a,b", "-t 5"), {"avoided": ("c", "d")}, "exclude", ["#SBATCH --exclude=a,b,c,d"]),
-        (sge.script, (), {"avoided": ("n1", "n2")}, "-l", ["#$ -l hostname=!(n1|n2)"]),
+        (sge.script, (), {"avoided": ("n1", "n2")}, " -l", ["#$ -l hostname=!(n1|n2)"]),
         (
             sge.script,
             ("-l h=a*", "-l h_rt=5,hostname=b*|c*"),

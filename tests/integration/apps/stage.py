@@ -250,6 +250,55 @@ def kill(pid: int, number: signal.Signals) -> None:
         pass
 
 
+class Cable:
+    """A network namespace, and the cable that leads to it."""
+
+    master, agent = "169.254.214.1", "169.254.214.2"
+    """The addresses of its ends."""
+
+    def __init__(self) -> None:
+        self._name = f"mw{os.getpid()}"
+
+    def __enter__(self) -> Self:
+        name = self._name
+        self._run(f"netns add {name}")
+        self._run(f"link add {name}a type veth peer name {name}b netns {name}")
+        self._run(f"addr add {self.master}/30 dev {name}a")
+        self._run(f"-n {name} addr add {self.agent}/30 dev {name}b")
+        self._run(f"-n {name} link set {name}b up")
+        self._run(f"-n {name} link set lo up")
+        self.plug()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._run(f"netns delete {self._name}")
+
+    def plug(self) -> None:
+        self._run(f"link set {self._name}a up")
+
+    def unplug(self) -> None:
+        self._run(f"link set {self._name}a down")
+
+    def program(self, *words: str) -> list[str]:
+        """The command that starts a program at the other end."""
+        return ["ip", "netns", "exec", self._name, *words]
+
+    def _run(self, words: str) -> None:
+        subprocess.run(["ip", *words.split()], check=True, timeout=60, capture_output=True)
+
+
+OTHER_VERSION = """if 1:
+    import importlib, sys
+    from mwpy._transport import wire
+    from mwpy._values import messages
+    messages.PROTOCOL_VERSION = 77
+    importlib.reload(wire)
+    from mwpy.cli import main
+    sys.exit(main(sys.argv[1:]))
+"""
+"""The program `mwpy`, as if it were of another version: that of its protocol is 77."""
+
+
 def free_port() -> int:
     """Return a port that nobody listens at."""
     with socket.socket() as probe:
