@@ -7,11 +7,13 @@ from collections.abc import Callable
 import pytest
 from tests.driven_agent import agent, heard, slave_heard, tasks
 
-from mwpy._core.agent.child import AgentEvent, SlaveHeard
+from mwpy._core.agent.child import AgentEvent, SlaveExited, SlaveHeard
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.traffic import NEWEST_S
 from mwpy._transport import wire
-from mwpy._values import messages
+from mwpy._transport.codec import Codec
+from mwpy._values import groups, messages
+from mwpy._values.last_words import NO_WORDS
 
 DUE = NEWEST_S + 1.0
 """A moment at which something may be sent that came at 1.0, after another one."""
@@ -79,3 +81,20 @@ def test_none_leaves_until_the_master_has_read_the_last_one(
     assert do(core, 9.5) == []
     assert core.next_deadline() is None
     assert do(core, 9.5, read) == [b"b"]
+
+
+@pytest.mark.parametrize("again", [[], [0]])
+def test_the_state_of_a_task_that_failed_leaves_before_its_result(core: AgentCore, again: list[int]) -> None:
+    """It may be tried again, or replayed."""
+    do(core, 1.0, left(b"a"))
+    failed = messages.Results(1, [1], [1], [1], [0.1], [0], again=again)
+    frame = groups.payload(1, [Codec().dumps_failure(OSError("busy"))])
+    assert do(core, 1.1, left(b"b"), slave_heard(failed, frame)) == [b"b", "Results"]
+    assert do(core, DUE, READ) == []
+
+
+def test_the_newest_state_leaves_before_the_death_of_its_slave(core: AgentCore) -> None:
+    """The master need not have read the last one."""
+    do(core, 1.0, left(b"a"))
+    died = SlaveExited(1, "killed by signal 11", NO_WORDS, 1)
+    assert do(core, 1.1, left(b"b"), died) == [b"b", "SlaveDied"]

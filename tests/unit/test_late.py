@@ -45,6 +45,18 @@ def test_they_are_given_back_if_the_slave_stays_at_its_task(core: AgentCore) -> 
     assert not core.take_actions().look
 
 
+def test_the_newest_state_of_a_task_arrives_before_the_task_is_given_back(core: AgentCore) -> None:
+    """Its next attempt begins with this state."""
+    for task in (5, 6):
+        core.handle(slave_heard(messages.Checkpoint(1, task, 1), b"state"), 1.0)
+        core.decide(1.0)
+    first = core.take_actions().to_master
+    silent(core, 7, look(1))
+    second = silent(core, 7, look(2)).to_master
+    sent = [outgoing.message for outgoing in (*first, *second)]
+    assert sent[-2:] == [messages.Checkpoint(1, 6, 1), messages.Revoked(1, [5], [2], [1], late=True)]
+
+
 def test_the_states_of_a_task_do_not_hide_the_results_that_wait_behind_it(core: AgentCore) -> None:
     """A slave sends the results of its journal before a state, but not those of a stretch."""
     for number in (1, 2):
