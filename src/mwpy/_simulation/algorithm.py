@@ -30,6 +30,7 @@ from mwpy._core.master.submissions import Submissions
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.maps import can_be_packed
 from mwpy._roles.master_io import MasterIo
+from mwpy._roles.users import User
 from mwpy._simulation.checkers import HistoryChecker, LifeChecker, is_cancelled
 from mwpy._simulation.machines import Pace
 from mwpy._simulation.world import World
@@ -279,6 +280,18 @@ def _with_code(record: records.AlgorithmDefined, _: Callable[..., Any]) -> recor
     return records.AlgorithmDefined(made, record.packed, made.reference or made.digest, {})
 
 
+@define(eq=False)
+class SimulatedMaps:
+    """What owns the items of all maps of an algorithm.
+
+    It must not lead to the master: the garbage collector does not see which spans refer to it, and a thousand histories
+    would stay in memory.
+    """
+
+    user: User
+    """The thread that gets their ends."""
+
+
 class SimulatedAlgorithm:
     """Drives a master as the algorithm's thread does.
 
@@ -299,8 +312,7 @@ class SimulatedAlgorithm:
         """Whether its process has ended."""
         self._calls = Calls(io.submissions, checker.lives, script, has_database)
         self._io = io
-        self.user = io.users.algorithm
-        """As the owner of tasks: the thread that gets their ends."""
+        self.maps = SimulatedMaps(io.users.algorithm)
         self._checker = checker
         self.reports = ReportChecker(checker)
         self._total = script.tasks
@@ -369,7 +381,7 @@ class SimulatedAlgorithm:
             self._checker.unfetched_bytes += outcome.result_bytes
             self._after(self._world.random.random() * FETCH_S, partial(self._fetch, outcome.result_bytes))
             ended = [*outcome.results, *outcome.unrunnable]
-            for each in outcome.owned.get(self, ()):
+            for each in outcome.owned.get(self.maps, ()):
                 ended += each.results(repeat(each.tag)) if isinstance(each, Stretch) else [each]
             for result in (each for each in ended if isinstance(each, Result)):
                 self._world.note(f"task {result.task_id} ends: {'cancelled' if is_cancelled(result) else 'result'}")
@@ -555,7 +567,7 @@ def _submit_map(algorithm: SimulatedAlgorithm, count: int) -> None:
             calls = PackedCalls.of_encoded([CODEC.dumps_call(((each,),), {}, "any")[0] for each in arguments])
         else:
             calls = PackedCalls.of(kind, [*zip(arguments)] if kind == ROWS else arguments)
-        algorithm._io.submissions.add_portion(defined, policy, calls, tag, algorithm)
+        algorithm._io.submissions.add_portion(defined, policy, calls, tag, algorithm.maps)
     else:
         for argument in arguments:
             algorithm._calls.add(defined, policy, CODEC.dumps_value(argument)[0], (), tag, ())
