@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mwpy._transport.link import LOOKS_A_TIMEOUT, AgentLink, CurvePair, MasterLink, member_keys, new_key, server_keys
-from mwpy._transport.stream import Broken, Connected, Frames, Happened, StrangerSeen, Unreachable
 from mwpy._values.bounds import Buffer
+from mwpy._values.connections import Broken, Connected, Frames, Happened, Stranger, Vanished
 
 PATIENCE_S = 120.0
 """The test fails after this time."""
@@ -53,11 +53,11 @@ class Master:
 
     @property
     def gone(self) -> list[bytes]:
-        return [each.peer for each in self.events if isinstance(each, Unreachable)]
+        return [each.peer for each in self.events if isinstance(each, Vanished)]
 
     @property
-    def strangers(self) -> list[StrangerSeen]:
-        return [each for each in self.events if isinstance(each, StrangerSeen)]
+    def strangers(self) -> list[Stranger]:
+        return [each for each in self.events if isinstance(each, Stranger)]
 
 
 class Agent:

@@ -36,8 +36,8 @@ from mwpy._transport.link import (
     member_keys,
     server_keys,
 )
-from mwpy._transport.stream import Connected, Frames, Malformed, Unreachable
 from mwpy._values.bounds import Buffer
+from mwpy._values.connections import Connected, Frames, Garbage, Vanished
 
 TIMEOUT_S = 1.0
 """The timeout of the link, in tests that depend on it."""
@@ -47,7 +47,7 @@ HELD_S = 2.5
 
 AGENT = """if 1:
     import os, signal, sys
-    from mwpy._transport.stream import Broken
+    from mwpy._values.connections import Broken
     from mwpy._transport.link import AgentLink, member_keys, server_keys
     key, port, timeout_s = sys.argv[1], sys.argv[2], float(sys.argv[3])
     link = AgentLink(f"tcp://127.0.0.1:{port}", server_keys(key).public, member_keys(key), timeout_s)
@@ -152,7 +152,7 @@ def test_a_killed_agent_is_unreachable_long_before_any_timeout(stage: Stage, end
     running, peer = remote_agent(stage, ends, master, "    signal.pause()", 3000.0)
     running.send(signal.SIGKILL)
     ends.until(lambda: len(master.events) > 1, "sign of its end")
-    assert master.events[1:] == [Unreachable(peer)]
+    assert master.events[1:] == [Vanished(peer)]
 
 
 def test_a_stopped_agent_is_unreachable_after_the_timeout_and_does_not_return(stage: Stage, ends: Loopback) -> None:
@@ -166,8 +166,8 @@ def test_a_stopped_agent_is_unreachable_after_the_timeout_and_does_not_return(st
     assert (running.end(), running.out) == (0, "lost\n"), running.err
     other = ends.agent(master, timeout_s=TIMEOUT_S)
     ends.hello(other, master)
-    assert [type(each) for each in master.events] == [Frames, Unreachable, Frames]
-    [unreachable] = [each for each in master.events if isinstance(each, Unreachable)]
+    assert [type(each) for each in master.events] == [Frames, Vanished, Frames]
+    [unreachable] = [each for each in master.events if isinstance(each, Vanished)]
     assert unreachable.peer == peer
     assert unreachable.silent_s >= SILENT * TIMEOUT_S
 
@@ -514,8 +514,8 @@ def test_a_message_that_is_too_large_for_the_master_is_malformed(tight: None, en
     agent.link.send([b"just right", bytes(100_000)])
     ends.until(lambda: len(master.received) == 3, "largest payload")
     agent.link.send([b"too large", bytes(102_000)])
-    ends.until(lambda: any(isinstance(each, Malformed) for each in master.events), "sign of it")
-    malformed = next(each for each in master.events if isinstance(each, Malformed))
+    ends.until(lambda: any(isinstance(each, Garbage) for each in master.events), "sign of it")
+    malformed = next(each for each in master.events if isinstance(each, Garbage))
     assert malformed.reason == "a message of 102009 bytes"
     other.link.send([b"as before"])
     ends.until(lambda: [b"as before"] in master.messages, "message of the other one")

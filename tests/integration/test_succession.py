@@ -21,8 +21,8 @@ from mwpy._roles.sessions import SAY_BYTES
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec
 from mwpy._transport.link import MasterLink, member_keys, new_key, server_keys
-from mwpy._transport.stream import Frames
 from mwpy._values import groups, messages
+from mwpy._values.connections import Frames
 from mwpy._values.messagepack import encode
 
 SCRIPT = """

@@ -26,10 +26,10 @@ from mwpy._core.master.state import CancelTasks, MasterSettings, Running
 from mwpy._roles.master_io import MasterIo
 from mwpy._system.process import Child
 from mwpy._transport import wire
-from mwpy._transport.stream import Frames, Happened
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import MAX_TASKS, Buffer
 from mwpy._values.causes import Cause
+from mwpy._values.connections import Frames, Happened
 from mwpy._values.last_words import LastWords
 
 FRAMES_TO_SETTLE = 1000

@@ -14,11 +14,12 @@ from tests.spans import MAX, ids_of, span
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.restart import Reuse
-from mwpy._core.master.state import Garbage, MasterSettings, Received, Stored
+from mwpy._core.master.state import MasterSettings, Received, Stored
 from mwpy._transport import wire
 from mwpy._values import groups, messages, records
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
+from mwpy._values.connections import Garbage
 from mwpy._values.earlier import EarlierAlgorithm, EarlierTasks, FormerAgent
 from mwpy._values.errors import ProtocolError
 from mwpy._values.last_words import LastWords

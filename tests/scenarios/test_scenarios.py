@@ -20,12 +20,12 @@ from mwpy._core.master.state import (
     ReleaseResults,
     Running,
     ShutDown,
-    Vanished,
 )
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
+from mwpy._values.connections import Vanished
 from mwpy._values.last_words import LastWords
 from mwpy._values.messages import LoadFailure
 from mwpy._values.policy import TaskPolicy

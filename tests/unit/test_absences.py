@@ -8,9 +8,10 @@ import pytest
 from msgspec.structs import replace
 from tests.driven import Driven
 
-from mwpy._core.master.state import Actions, Returned, ShutDown, Vanished
+from mwpy._core.master.state import Actions, Returned, ShutDown
 from mwpy._values import messages, records
 from mwpy._values.bounds import SlaveId
+from mwpy._values.connections import Vanished
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.task import SlaveState
 

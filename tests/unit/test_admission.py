@@ -8,9 +8,10 @@ from tests.driven import Driven
 from tests.spans import defined
 
 from mwpy._core.master.admission import MESSAGES_IGNORED
-from mwpy._core.master.state import Event, Garbage, Received, TurnedAway
+from mwpy._core.master.state import Event, Received
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
+from mwpy._values.connections import Garbage, TurnedAway
 
 PACKAGES = {"numpy": "2.4.6", "scipy": "1.17"}
 BY_NAME = defined(0, "max", packages=PACKAGES)

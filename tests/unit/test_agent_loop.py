@@ -14,9 +14,9 @@ from mwpy._core.agent.core import AgentCore
 from mwpy._roles.agent import LATE_S, Agent
 from mwpy._roles.edges import AgentEdges, SlaveHandle
 from mwpy._transport.shared_objects import Store
-from mwpy._transport.stream import Broken, Connected
 from mwpy._values import messages, records
 from mwpy._values.bounds import Buffer
+from mwpy._values.connections import Broken, Connected
 
 TIMEOUT_S = 30.0
 

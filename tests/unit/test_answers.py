@@ -28,11 +28,11 @@ from mwpy._core.master.state import (
     Event,
     Running,
     ShutDown,
-    Vanished,
 )
 from mwpy._values import messages, records
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
+from mwpy._values.connections import Vanished
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messages import HostStatus, LogRow, Notice, Overview
 from mwpy._values.policy import OTHER_KINDS, TaskPolicy

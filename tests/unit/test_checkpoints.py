@@ -10,11 +10,12 @@ from tests.driven import Replayed
 from tests.spans import span_of
 
 from mwpy._core.master import results
-from mwpy._core.master.state import Actions, CancelTasks, Received, Running, Vanished
+from mwpy._core.master.state import Actions, CancelTasks, Received, Running
 from mwpy._transport.codec import Codec, loads_call, loads_state, split_resumed
 from mwpy._values import groups, messages
 from mwpy._values.bounds import Buffer
 from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
+from mwpy._values.connections import Vanished
 from mwpy._values.errors import ProtocolError
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messages import check

@@ -30,8 +30,9 @@ from mwpy._transport.link import (
     new_key,
     server_keys,
 )
-from mwpy._transport.stream import FRAMES_SLACK, Malformed, NotAccepted, Unreachable
+from mwpy._transport.stream import FRAMES_SLACK
 from mwpy._values.bounds import Buffer
+from mwpy._values.connections import Garbage, TurnedAway, Vanished
 from mwpy._values.errors import UsageError
 
 SOON, LATER = 0.0, CALM_S
@@ -164,7 +165,7 @@ def test_a_lost_peer_is_reported_after_its_last_message(ends: Loopback) -> None:
     ends.until(lambda: master.gone, "end")
     master.look()
     assert master.messages == [[b"hello"], *words]
-    assert master.events[-1] == Unreachable(peer)
+    assert master.events[-1] == Vanished(peer)
     assert master.gone == [peer]
 
 
@@ -290,8 +291,8 @@ def test_connections_beyond_the_limit_are_turned_away_and_members_stay(ends: Loo
     ends.hello(ends.agent(master), master, b"there is room again")
 
 
-def turned_away(master: Master) -> list[NotAccepted]:
-    return [event for event in master.events if isinstance(event, NotAccepted)]
+def turned_away(master: Master) -> list[TurnedAway]:
+    return [event for event in master.events if isinstance(event, TurnedAway)]
 
 
 # ---- pieces of a large message ----
@@ -314,7 +315,7 @@ def test_pieces_that_are_no_message_are_malformed(ends: Loopback, pieces: list[l
     for frames in ([MARK], *pieces):
         agent.link._dealer.send_multipart(frames)
     ends.until(lambda: len(master.events) == 2, "sign of it")
-    assert master.events[1] == Malformed(peer, "127.0.0.1", why)
+    assert master.events[1] == Garbage(peer, "127.0.0.1", why)
     ends.hello(ends.agent(master), master, b"unharmed")
 
 

@@ -19,17 +19,9 @@ from mwpy._transport.local_link import (
     LocalAgentLink,
     LocalMasterLink,
 )
-from mwpy._transport.stream import (
-    Broken,
-    Connected,
-    Frames,
-    Happened,
-    Malformed,
-    Unreachable,
-    file_of,
-    heartbeat_interval,
-)
+from mwpy._transport.stream import file_of, heartbeat_interval
 from mwpy._values.bounds import LARGE_BYTES, Buffer
+from mwpy._values.connections import Broken, Connected, Frames, Garbage, Happened, Vanished
 from mwpy._values.errors import UsageError
 from mwpy._values.options import MasterStream
 
@@ -129,11 +121,11 @@ def test_what_waits_leaves_before_an_end_is_closed(pair: Pair) -> None:
     assert pair.agent._end.wants_write
     closing = threading.Thread(target=pair.close, args=(pair.agent, PATIENCE_S))
     closing.start()
-    pair.until(lambda: Unreachable(peer) in pair.happened, turn_agent=False)
+    pair.until(lambda: Vanished(peer) in pair.happened, turn_agent=False)
     closing.join()
     *before, last = pair.happened
     assert [bytes(each.frames[0]) for each in before if isinstance(each, Frames)] == [b"%d" % n for n in range(20)]
-    assert last == Unreachable(peer)
+    assert last == Vanished(peer)
 
 
 def test_an_agent_reads_everything_before_the_end_of_its_master(pair: Pair) -> None:
@@ -157,9 +149,9 @@ def test_nonsense_of_an_agent_ends_its_connection(pair: Pair) -> None:
     pair.agent._end._stream.send(b"\xff" * 64)
     pair.until(lambda: pair.happened and pair.fates)
     [malformed, gone] = pair.happened
-    assert isinstance(malformed, Malformed)
+    assert isinstance(malformed, Garbage)
     assert malformed.peer == peer
-    assert gone == Unreachable(peer)
+    assert gone == Vanished(peer)
 
 
 def test_nonsense_of_a_master_ends_its_agent(pair: Pair) -> None:
@@ -180,7 +172,7 @@ def test_a_silent_agent_is_lost_after_five_looks(pair: Pair) -> None:
         pair.now += 10 * CALM_S
         pair.turn_master()
     pair.turn_master()
-    assert pair.happened == [Unreachable(peer, SILENT_LOOKS * interval_s)]
+    assert pair.happened == [Vanished(peer, SILENT_LOOKS * interval_s)]
 
 
 def test_an_agent_that_starts_slowly_is_not_lost(pair: Pair) -> None:

@@ -10,17 +10,11 @@ from mwpy._core.master import dispatch, members
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.spans import Span
-from mwpy._core.master.state import (
-    AllocateSlaves,
-    Confirmed,
-    MasterSettings,
-    Received,
-    ShutDown,
-    Vanished,
-)
+from mwpy._core.master.state import AllocateSlaves, Confirmed, MasterSettings, Received, ShutDown
 from mwpy._values import messages
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
+from mwpy._values.connections import Vanished
 from mwpy._values.errors import InternalError
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.policy import TaskPolicy

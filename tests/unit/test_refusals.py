@@ -8,9 +8,10 @@ import pytest
 from tests.driven import Driven
 from tests.spans import MIN
 
-from mwpy._core.master.state import Actions, Command, Event, Vanished
+from mwpy._core.master.state import Actions, Command, Event
 from mwpy._values import messages
 from mwpy._values.causes import Cause
+from mwpy._values.connections import Vanished
 from mwpy._values.last_words import LastWords
 from mwpy._values.messages import LoadFailure
 from mwpy._values.policy import TaskPolicy

@@ -11,19 +11,12 @@ from tests.driven import Driven
 from tests.spans import MAX, MIN, defined, span_of
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.state import (
-    Actions,
-    AllocateSlaves,
-    Command,
-    Event,
-    ShutDown,
-    Stranger,
-    Waiting,
-)
+from mwpy._core.master.state import Actions, AllocateSlaves, Command, Event, ShutDown, Waiting
 from mwpy._core.pauses import SAY_AGAIN_S
 from mwpy._values import messages
 from mwpy._values.bounds import SlaveId
 from mwpy._values.causes import Cause
+from mwpy._values.connections import Stranger
 from mwpy._values.last_words import LastWords
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.task import SlaveKind, UnrunnableTask

@@ -12,10 +12,11 @@ from tests.spans import held_by
 from tests.unit.test_reuse import CODE, File
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.state import Actions, Received, Stored, Stranger, Waiting
+from mwpy._core.master.state import Actions, Received, Stored, Waiting
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
+from mwpy._values.connections import Stranger
 from mwpy._values.earlier import FormerAgent
 from mwpy._values.errors import ProtocolError
 from mwpy._values.messagepack import encode

@@ -35,10 +35,10 @@ from mwpy._system.streams import Outlet
 from mwpy._transport import shared_objects, wire
 from mwpy._transport.channel import SETTLE_S
 from mwpy._transport.local_link import LocalAgentLink
-from mwpy._transport.stream import Broken, Connected
 from mwpy._values import groups, installed, messages, records
 from mwpy._values.bounds import Buffer
 from mwpy._values.causes import Cause
+from mwpy._values.connections import Broken, Connected
 from mwpy._values.errors import ExitCode, MasterUnreachable, ProtocolError
 from mwpy._values.last_words import LAST_WORDS_BYTES, LastWords
 from mwpy._values.options import MODULE_PATH, MasterStream, Options

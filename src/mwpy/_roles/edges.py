@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from mwpy._system.streams import Inlet, Outlet
     from mwpy._transport.channel import AgentEnd
     from mwpy._transport.shared_objects import Store
-    from mwpy._transport.stream import Broken, Connected, Happened
     from mwpy._values import messages
     from mwpy._values.bounds import Buffer
+    from mwpy._values.connections import Broken, Connected, Happened
     from mwpy.audit import AuditFile
 
 

@@ -20,9 +20,9 @@ from mwpy._system import clock
 from mwpy._system.process import Question
 from mwpy._transport import wire
 from mwpy._transport.link import AgentLink, CurvePair, ipv4_of, member_keys, server_keys
-from mwpy._transport.stream import Broken, Connected
 from mwpy._values import messages
 from mwpy._values.causes import Cause
+from mwpy._values.connections import Broken, Connected
 from mwpy._values.errors import MasterUnreachable, MwpyError, ProtocolError, Refused, UsageError
 from mwpy._values.messagepack import to_plain
 from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S, Options

@@ -35,7 +35,6 @@ from mwpy._core.master.state import (
     CancelTasks,
     Command,
     Confirmed,
-    Garbage,
     HoldResults,
     MasterSettings,
     Received,
@@ -45,9 +44,6 @@ from mwpy._core.master.state import (
     Send,
     ShutDown,
     Stored,
-    Stranger,
-    TurnedAway,
-    Vanished,
     Waiting,
 )
 from mwpy._core.master.submissions import Submissions
@@ -60,8 +56,8 @@ from mwpy._system import clock, process
 from mwpy._system.clock import Clock
 from mwpy._transport import shared_objects, wire
 from mwpy._transport.codec import plain_arguments
-from mwpy._transport.stream import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
 from mwpy._values import messages, records
+from mwpy._values.connections import Frames, Garbage, Happened, Stranger, TurnedAway, Vanished
 from mwpy._values.earlier import Given
 from mwpy._values.errors import CannotRun, MasterUnreachable, MwpyError, ProtocolError, RunDatabaseError, UsageError
 from mwpy._values.messagepack import as_read, encode
@@ -320,19 +316,15 @@ class MasterIo:
                         self.core.handle(Received(peer, address, message, payload), now)
                     while self._sessions.confirmed:
                         self.core.handle(Confirmed(*self._sessions.confirmed.popleft()), now)
-            case Malformed(connection, address, reason):
-                peer = self._sessions.peer_of(connection)
-                if peer and not self.core.admission.ignores(peer):
+            case Garbage(connection, address, reason):
+                if peer := self._sessions.peer_of(connection):
                     self.core.handle(Garbage(peer, address, reason), now)
-            case Unreachable(connection, silent_s):
-                peer = self._sessions.ended(connection)
-                if peer:
+            case Vanished(connection, silent_s):
+                if peer := self._sessions.ended(connection):
                     self.core.handle(Vanished(peer, self._sessions.silence(silent_s, now)), now)
                     self._sessions.settle(peer, is_away=peer in self.core.state.members.peers)
-            case StrangerSeen(address, reason):
-                self.core.handle(Stranger(address, reason), now)
-            case NotAccepted(address, reason):
-                self.core.handle(TurnedAway(address, reason), now)
+            case Stranger() | TurnedAway():
+                self.core.handle(happened, now)
 
     def _take_commands(self) -> None:
         """Take the tasks first: a command that was given before a task was submitted is here, too.

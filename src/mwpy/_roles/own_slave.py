@@ -36,11 +36,11 @@ from mwpy._transport import wire
 from mwpy._transport.channel import SharedMemory, SlaveChannel
 from mwpy._transport.codec import Codec
 from mwpy._transport.error_texts import users_traceback
-from mwpy._transport.stream import Frames, Happened
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON, REGISTRY
 from mwpy._values.bounds import Buffer
 from mwpy._values.causes import Cause
+from mwpy._values.connections import Frames, Happened
 from mwpy._values.errors import UsageError
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.requires import Offers

@@ -26,10 +26,10 @@ from msgspec.structs import replace
 
 from mwpy._roles.edges import AgentConnection, MasterConnections, MasterSearch
 from mwpy._transport import wire
-from mwpy._transport.stream import Broken, Connected
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON
 from mwpy._values.bounds import MAX_NAME, Buffer, SlaveId, shortened
+from mwpy._values.connections import Broken, Connected
 from mwpy._values.errors import ProtocolError
 from mwpy._values.options import JOB_VARIABLE
 

@@ -18,9 +18,9 @@ from attrs import Factory, define
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.world import World
 from mwpy._transport import wire
-from mwpy._transport.stream import Broken, Connected, Frames, Happened, Unreachable
 from mwpy._values import messages
 from mwpy._values.bounds import Buffer
+from mwpy._values.connections import Broken, Connected, Frames, Happened, Vanished
 
 ADDRESS = "simulated"
 
@@ -163,7 +163,7 @@ class Network:
         """The master notices that a connection is broken, perhaps because nothing was heard for some seconds."""
         if peer in self._known:
             del self._known[peer]
-            self._inbox.append(Unreachable(peer, silent_s))
+            self._inbox.append(Vanished(peer, silent_s))
             self.wake()
 
     # ---- connections ---------------------------------------------------------------------------------------

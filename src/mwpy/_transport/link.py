@@ -54,20 +54,13 @@ from mwpy._transport.stream import (
     FRAMES_SLACK,
     MAX_BYTES,
     SHORTEST_INTERVAL_S,
-    Broken,
-    Connected,
-    Frames,
-    Happened,
-    Malformed,
-    NotAccepted,
     Reader,
-    StrangerSeen,
-    Unreachable,
     heartbeat_interval,
     milliseconds,
     pack,
 )
 from mwpy._values.bounds import Buffer
+from mwpy._values.connections import Broken, Connected, Frames, Garbage, Happened, Stranger, TurnedAway, Vanished
 from mwpy._values.errors import ProtocolError, UsageError
 
 # The keys of a computation: one secret text, from which both CURVE key pairs are made.
@@ -636,7 +629,7 @@ class MasterLink:
             self._probe_doubtful(now)
         if (self._gone or self._ended) and not has_more(self._router):
             for peer in [*self._gone]:
-                happened.append(Unreachable(peer, self._silence_before_end(peer, now)))
+                happened.append(Vanished(peer, self._silence_before_end(peer, now)))
                 self.forget(peer)
             for descriptor in [*self._ended]:
                 self._report_ended(descriptor, happened)
@@ -674,7 +667,7 @@ class MasterLink:
                 self._next_reason = WRONG_KEY  # the next event is the end of this connection
         if failure and not self._is_full:  # libzmq tries again without a pause
             self._is_full = True
-            happened.append(NotAccepted(_address(None), os.strerror(failure)))
+            happened.append(TurnedAway(_address(None), os.strerror(failure)))
         self._make_room(max(len(self._open) - self._limit, int(failure != 0)), happened)
 
     def _make_room(self, missing: int, happened: list[Happened]) -> None:
@@ -686,13 +679,13 @@ class MasterLink:
             if peer_of(connection.descriptor) == other_end:  # else it has ended
                 end(connection.descriptor, other_end)
                 connection.is_turned_away = True
-                happened.append(NotAccepted(_address(other_end), os.strerror(errno.EMFILE)))
+                happened.append(TurnedAway(_address(other_end), os.strerror(errno.EMFILE)))
 
     def _report_ended(self, descriptor: int, happened: list[Happened]) -> None:
         """If the last connection with a descriptor was that of a stranger, and has ended, report it."""
         connection = self._ended.pop(descriptor, None)
         if connection is not None and not connection.peer and not connection.is_turned_away:
-            happened.append(StrangerSeen(_address(connection.other_end), connection.reason))
+            happened.append(Stranger(_address(connection.other_end), connection.reason))
 
     def _receive(self, happened: list[Happened]) -> None:
         router, peers = self._router, self._peers
@@ -704,7 +697,7 @@ class MasterLink:
                 if (message := connection.messages.add(frames)) is not None:
                     happened.append(Frames(peer, connection.address, message))
             except ProtocolError as error:
-                happened.append(Malformed(peer, connection.address, str(error)))
+                happened.append(Garbage(peer, connection.address, str(error)))
             if not has_more(router):
                 return
 

@@ -25,21 +25,9 @@ from typing import TYPE_CHECKING
 
 from mwpy._system import clock
 from mwpy._system.process import Bell
-from mwpy._transport.stream import (
-    MAX_BYTES,
-    Broken,
-    Connected,
-    Frames,
-    Happened,
-    Malformed,
-    Passage,
-    StreamEnd,
-    Unreachable,
-    heartbeat_interval,
-    make_passage,
-    milliseconds,
-)
+from mwpy._transport.stream import MAX_BYTES, Passage, StreamEnd, heartbeat_interval, make_passage, milliseconds
 from mwpy._values.bounds import Buffer
+from mwpy._values.connections import Broken, Connected, Frames, Garbage, Happened, Vanished
 from mwpy._values.errors import ProtocolError, UsageError
 from mwpy._values.options import OWN_ADDRESS, MasterStream
 
@@ -140,13 +128,13 @@ class LocalMasterLink:
                 if frames:  # else it is a heartbeat
                     happened.append(Frames(peer, OWN_ADDRESS, frames))
         except ProtocolError as error:
-            happened.append(Malformed(peer, OWN_ADDRESS, str(error)))
+            happened.append(Garbage(peer, OWN_ADDRESS, str(error)))
             end.eof = True
         if end.eof:
             self._close(peer)
             looks = self._silent.pop(peer, None)
             if looks is not None:
-                happened.append(Unreachable(peer, looks * self._interval_s if looks >= SILENT_LOOKS else 0.0))
+                happened.append(Vanished(peer, looks * self._interval_s if looks >= SILENT_LOOKS else 0.0))
 
     def _watch(self, end: StreamEnd) -> None:
         self._epoll.modify(end.fileno(), select.EPOLLIN | (select.EPOLLOUT if end.wants_write else 0))

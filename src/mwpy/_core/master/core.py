@@ -52,6 +52,7 @@ from mwpy._core.master.state import MasterSettings, MasterState, Waiting
 from mwpy._core.master.totals import RecentFailures, Stop, Totals
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
+from mwpy._values.connections import Garbage, Stranger, TurnedAway, Vanished
 from mwpy._values.errors import ProtocolError
 from mwpy._values.messages import Logged, size_of_records
 from mwpy._values.phrases import amount, counted
@@ -259,19 +260,19 @@ class MasterCore:
                         self._greet(event, now)
                 except ProtocolError as error:
                     self._drop(event.peer, event.address, str(error))
-            case state.Garbage(peer, address, reason):
+            case Garbage(peer, address, reason):
                 if not self.admission.ignores(peer):
                     self._drop(peer, address, reason)
-            case state.Vanished(peer, silent_s):
+            case Vanished(peer, silent_s):
                 self.admission.forget(peer)
                 self.inquiries.forget(peer)
                 self.losses.connection_ended(peer, silent_s, now)
             case state.Returned(peer, address):
                 self.losses.came_back(peer, address, now)
                 self.hosts.came_back(self.state.members.peers[peer])
-            case state.Stranger(address, reason):
+            case Stranger(address, reason):
                 self.admission.note_refusal(address, reason)
-            case state.TurnedAway(address, reason):
+            case TurnedAway(address, reason):
                 self.admission.turned_away(address, reason)
             case state.Confirmed(peer, payload_bytes):
                 if (agent := self.state.members.peers.get(peer)) is not None:

@@ -23,6 +23,7 @@ from mwpy._core.master.tasks import ENDED, Tags, Taskjar
 from mwpy._core.pauses import Pause, between_messages
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_WAITING_BYTES, Buffer, SlaveId, TaskId
+from mwpy._values.connections import Garbage, Stranger, TurnedAway, Vanished
 from mwpy._values.groups import spans_of
 from mwpy._values.messages import LogRow, Message, Report, SetUp
 from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S, OWN_ADDRESS
@@ -207,41 +208,11 @@ class Received(Struct, frozen=True):
     frames: Sequence[Buffer]
 
 
-class Garbage(Struct, frozen=True):
-    """A peer that has the keys sent something that is not a message."""
-
-    peer: bytes
-    address: str
-    reason: str
-
-
-class Vanished(Struct, frozen=True):
-    """The connection of a peer is gone."""
-
-    peer: bytes
-    silent_s: float
-    """For how long nothing was heard from it, if this is why it is gone; 0 if its process ended the connection."""
-
-
 class Returned(Struct, frozen=True):
     """An agent goes on with its session on another connection, from this address."""
 
     peer: bytes
     address: str
-
-
-class Stranger(Struct, frozen=True):
-    """A process without the right keys tried to connect."""
-
-    address: str
-    reason: str
-
-
-class TurnedAway(Struct, frozen=True):
-    """A connection could not be accepted, for a reason that concerns this process."""
-
-    address: str
-    reason: str
 
 
 class Stored(Struct, frozen=True):
