@@ -503,8 +503,8 @@ def test_a_task_with_requirements_says_why_each_agent_is_not_sent_it(asked: Aske
     asked.put(3, 1, requires=requires_of({"cpus": 1, "python": ">=3.10"}))
     first, second = asked.explain(1), asked.explain(3)
     assert first.reasons == [
-        "AGENT-0 on node1: it offers too little: cpus 8 required, and it offers 2",
-        "AGENT-1 on node2: it offers too little: python >=3.10 required, and it has 3.8",
+        "AGENT-0 on node1: offers too little: cpus 8 required, and it offers 2",
+        "AGENT-1 on node2: offers too little: python >=3.10 required, and it has 3.8",
     ]
     assert second.reasons[0] == "AGENT-0 on node1: not now: 0 of cpus 2 are free, and 1 required"
 

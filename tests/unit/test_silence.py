@@ -276,7 +276,7 @@ def test_a_task_is_handed_back_with_the_reason_when_its_slave_cannot_run_it() ->
     master.put(1, "SLAVE-0")
     master.refuse(1)
     reasons = [task.reason for task in master.unrunnable]
-    assert reasons == [f"SLAVE-0, to which it was addressed, cannot run it: {CANNOT_IMPORT}"]
+    assert reasons == [f"SLAVE-0, to which it was addressed, cannot run min: {CANNOT_IMPORT}"]
     assert [text for _, text in master.other_notices if "AGENT-0" in text and CANNOT_IMPORT in text]
     master.put(1, "SLAVE-0")
     assert len(master.unrunnable) == 2

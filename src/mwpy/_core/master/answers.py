@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 
 from mwpy._core.master import dispatch
 from mwpy._core.master.admission import Admission, Feeding, SlaveKinds
-from mwpy._core.master.fitting import Fitting, WaitReason, Why, why_not
+from mwpy._core.master.fitting import Fitting, WaitReason, Why, sentence, why_not
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.losses import Losses
@@ -154,13 +154,6 @@ _FATES = {
     TaskState.ALLOCATED: "is at a slave",
     TaskState.CANCELLING: "is at a slave and is cancelled unless it has started",
 }
-
-
-def _sentence(reason: WaitReason, span: Span) -> str:
-    """The sentence of a reason, about the tasks of a span."""
-    number = round(reason.number)
-    known = {"tasks": counted(number, "task"), "text": short(reason.text), "algorithm": span.algorithm.name}
-    return reason.why.value.format(number=number, needed_s=round(span.needed_s or 0.0, 2), **known)
 
 
 @define(eq=False, repr=False)
@@ -451,12 +444,12 @@ class Answers:
         if span.state is TaskState.BLOCKED:
             missing = [number for number in span.refers if not self.state.jar.blocked.results[number].is_here]
             reason = WaitReason(Why.MISSING, first_of(map(str, missing), len(missing)), len(missing))
-            reasons.append(_sentence(reason, span))
+            reasons.append(sentence(reason, span))
         elif span.pause_s == inf:
             fate = "waits for agents of the former master, which may run it or bring its result"
         elif span.state is TaskState.DELAYED:
             pause_s = max(0.0, (self.handback.end_of(task) or now) - now)
-            reasons.append(_sentence(WaitReason(Why.PAUSE, number=pause_s), span))
+            reasons.append(sentence(WaitReason(Why.PAUSE, number=pause_s), span))
         elif span.state is TaskState.PENDING:
             reasons += [*self.why_pending(span, before), *(text for _, text in self.why_by_agent(span, now))]
         elif span.sid is not None:
@@ -491,7 +484,7 @@ class Answers:
             found.append(WaitReason(Why.TASKS_BEFORE, number=before))
         if span.policy.sid is None and not (span.runs_alone or span.policy.requires) and others > 0:
             found.append(WaitReason(Why.TURNS, number=others))
-        return [_sentence(each, span) for each in found]
+        return [sentence(each, span) for each in found]
 
     def _ended(self, task: int) -> Explanation:
         """About a task that is not in the jar."""
@@ -526,7 +519,7 @@ class Answers:
         said = list[tuple[Why, str]]()
         for (why, text), (places, numbers) in islice(found.items(), REASONS_SHOWN):
             reason = WaitReason(why, text, max(numbers) if why is Why.NO_TIME else sum(numbers))
-            said.append((why, f"{first_of(places, len(places))}: {_sentence(reason, span)}"))
+            said.append((why, f"{first_of(places, len(places))}: {sentence(reason, span)}"))
         return said
 
     def _of_agent(self, agent: ConnectedAgent, span: Span, now: float, only: SlaveId | None) -> WaitReason:

@@ -168,7 +168,7 @@ class MasterCore:
         self.logs = Logs(self.state, self.answers)
         self.counts = self.answers.counts
         """The figures of this moment."""
-        watches = self.silence.watch, self.long_tasks, self.inquiries
+        watches = self.silence, self.long_tasks, self.inquiries
         self._timed = self.fitting, self.dispatch, self.hosts, self.handback, self.losses, self.feeding, *watches
         """What must decide at certain moments even if nothing happens."""
         self.take_actions = self.state.take_actions

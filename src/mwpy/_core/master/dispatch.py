@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from mwpy._core.holding import count_of, known
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.fitting import Fitting, Why, first_turn, given_to, has_to_spare, why_not
+from mwpy._core.master.fitting import Fitting, Why, first_turn, given_to, has_to_spare, sentence, why_not
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, Members
 from mwpy._core.master.spans import Span, portion_of
@@ -393,12 +393,8 @@ LEAST_LATE_S = 1.0
 """No task is a straggler before it has run for this many seconds. The manual names this number."""
 
 
-_NEVER = {
-    Why.CANNOT_RUN: "cannot run it: {0}",
-    Why.LACKS: "offers too little: {0}",
-    Why.NO_TIME: "has {1:.0f} s left, and it takes {2:g} s",
-}
-"""Why a task that is addressed to a slave never runs there, as the end of a sentence."""
+_NEVER = Why.CANNOT_RUN, Why.LACKS, Why.NO_TIME
+"""Why a task that is addressed to a slave never runs there."""
 
 
 def _alike(span: Span) -> tuple[int, object, float | None]:
@@ -488,9 +484,8 @@ class Dispatch:
                 first = queue[0]
                 reason = why_not(self.state.members, slave, first, now)
                 if reason is not None and reason.why in _NEVER:
-                    text, needed_s = reason.text, first.policy.seconds_expected
                     alike = [span for span in queue if _alike(span) == _alike(first)]
-                    self.handback.release(sid, alike, _NEVER[reason.why].format(text, reason.number, needed_s))
+                    self.handback.release(sid, alike, sentence(reason, first))
                     continue
                 if reason is not None and reason.why is Why.ASKED and first.policy.requires is not None:
                     self.fitting.may_serve(slave.agent, first.policy.requires)

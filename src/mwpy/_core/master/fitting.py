@@ -33,6 +33,7 @@ from mwpy._core.master.members import SERVING, AgentState, ConnectedAgent, Conne
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.tasks import Needs, PendingTasks
+from mwpy._core.master.totals import short
 from mwpy._values import messages, records
 from mwpy._values.causes import PlainEnum
 from mwpy._values.jobs import Kind
@@ -59,7 +60,7 @@ PLAIN = Requires(((CPUS, 1),))
 
 
 class Why(PlainEnum):
-    """Why a task waits: a sentence, which `answers.py` completes."""
+    """Why a task waits: a sentence, which `sentence` completes. Those about an agent lack its name."""
 
     TASKS_BEFORE = "{tasks} of the same queue are sent before it"
     TURNS = "its queue takes turns with {number} others, of other algorithms or expected times"
@@ -77,9 +78,9 @@ class Why(PlainEnum):
     STARTING = "no slave is ready yet"
     ENDING = "its slaves get no more tasks, and end"
     CANNOT_RUN = "cannot run {algorithm}: {text}"
-    NO_TIME = "too little time left: {number} s at most, and the task takes {needed_s:g} s"
+    NO_TIME = "has too little time left: {number} s at most, and the task takes {needed_s:g} s"
     RESERVED = "reserved for another task, which runs alone"
-    LACKS = "it offers too little: {text}"
+    LACKS = "offers too little: {text}"
     ASKED = "it is asked whether it has {text}"
     IN_USE = "not now: {text}"
     OTHER_KIND = "all slaves are ordered or freed, and get no task that is not addressed to them"
@@ -95,6 +96,13 @@ class WaitReason(Struct, frozen=True):
     text: str = ""
     """What the master knows more."""
     number: float = 0.0
+
+
+def sentence(reason: WaitReason, span: Span) -> str:
+    """Return the sentence of a reason, about the tasks of a span."""
+    number, needed_s = round(reason.number), round(span.needed_s or 0.0, 2)
+    known = {"tasks": counted(number, "task"), "text": short(reason.text), "algorithm": span.algorithm.name}
+    return reason.why.value.format(number=number, needed_s=needed_s, **known)
 
 
 def why_not(

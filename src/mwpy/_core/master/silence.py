@@ -27,62 +27,23 @@ LOOK_AGAIN_S = 1.0
 
 
 @define(eq=False, repr=False)
-class SilenceWatch:
-    """Decides when to say that nothing progresses."""
-
-    deadline: float | None = None
-    """When to observe again if nothing changes, on the core's clock; None if there is no need."""
-    _since: float | None = None
-    """Since when nothing progresses; None if something does."""
-    _work: float | None = None
-    """Since when a slave is at work; None if none is."""
-    _quiet: Pause = Factory(lambda: between_messages(FIRST_S))
-    _reasons: set[str] = Factory(set)
-
-    def reset(self, deadline: float | None) -> None:
-        """There was progress, or the user does not wait. Observe again no later than at the deadline."""
-        self.deadline = deadline
-        self._since = self._work = None
-        self._quiet.reset()
-        self._reasons.clear()
-
-    def pause(self, now: float) -> None:
-        """A slave is at work and may make progress."""
-        if self._work is None:
-            self.deadline, self._work = None, now
-
-    def observe(self, reason: str, now: float) -> float | None:
-        """Nothing can progress at present, for a reason.
-
-        Returns:
-            For how many seconds nothing has progressed, if a message is due; else None.
-        """
-        if self._work is not None and now >= self._work + FIRST_S:
-            self.reset(None)
-        self._work = None
-        if self._since is None:
-            self._since = now
-            self._quiet.begin(now)
-        if reason not in self._reasons:
-            self._reasons.add(reason)
-            self._quiet.until = min(self._quiet.until, now + FIRST_S)
-        is_due = now >= self._quiet.until
-        if is_due:
-            self._quiet.begin(now)
-        self.deadline = self._quiet.until
-        return now - self._since if is_due else None
-
-
-@define(eq=False, repr=False)
 class Silence:
     """Says why nothing progresses."""
 
     state: MasterState
     kinds: SlaveKinds
     answers: Answers
-    watch: SilenceWatch = Factory(SilenceWatch)
     waits_for_disk: bool = False
     """Whether results wait for the disk of the run database. The master says so if this takes long."""
+    deadline: float | None = None
+    """When to look again if nothing changes, on the core's clock; None if there is no need."""
+    _since: float | None = None
+    """Since when nothing progresses; None if something does."""
+    _work: float | None = None
+    """Since when a slave is at work; None if none is."""
+    _quiet: Pause = Factory(lambda: between_messages(FIRST_S))
+    _reasons: set[str] = Factory(set)
+    """The reasons since then."""
 
     def decide(self, waiting: Waiting, awaited: str, now: float) -> None:
         """Report why nothing progresses, if the report is due.
@@ -96,13 +57,34 @@ class Silence:
         waited_for = waited_for and not (self.answers.feeding.out_of_time or self.waits_for_disk)
         actions = self.state.actions
         if actions.results or actions.owned or actions.unrunnable or actions.connected or not waited_for:
-            self.watch.reset(now + LOOK_AGAIN_S if waited_for else None)
-        elif (found := self.answers.why_stuck(awaited, now)) is None:
-            self.watch.pause(now)
-        else:
-            reason, text = found
-            if (stuck_s := self.watch.observe(reason, now)) is not None:
-                self.state.notice(f"nothing has progressed for {duration(round(stuck_s))}: {text}")
+            self._reset(now + LOOK_AGAIN_S if waited_for else None)
+        elif (found := self.answers.why_stuck(awaited, now)) is not None:
+            self._observe(*found, now)
+        elif self._work is None:  # a slave is at work, and may make progress
+            self.deadline, self._work = None, now
+
+    def _reset(self, deadline: float | None) -> None:
+        """There was progress, or the user does not wait. Look again no later than at the deadline."""
+        self.deadline = deadline
+        self._since = self._work = None
+        self._quiet.reset()
+        self._reasons.clear()
+
+    def _observe(self, reason: str, text: str, now: float) -> None:
+        """Nothing can progress at present, for a reason."""
+        if self._work is not None and now >= self._work + FIRST_S:
+            self._reset(None)
+        self._work = None
+        if self._since is None:
+            self._since = now
+            self._quiet.begin(now)
+        if reason not in self._reasons:
+            self._reasons.add(reason)
+            self._quiet.until = min(self._quiet.until, now + FIRST_S)
+        if now >= self._quiet.until:
+            self._quiet.begin(now)
+            self.state.notice(f"nothing has progressed for {duration(round(now - self._since))}: {text}")
+        self.deadline = self._quiet.until
 
     def _is_waited_for_without_tasks(self, waiting: Waiting) -> bool:
         """Whether the user waits for slaves; `mw.loop(1.0)` without any task may be meant as a sleep."""
