@@ -253,3 +253,13 @@ def test_a_slave_that_finishes_its_last_task_may_log(core: AgentCore) -> None:
     actions = core.take_actions()
     assert to_master(actions) == [messages.Logged(1, [])]
     assert actions.kill == []
+
+
+def test_a_slave_that_logs_before_it_is_ready_is_killed() -> None:
+    core = AgentCore(AgentSettings(HELLO))
+    core.handle(heard(WELCOME), 0.0)
+    core.take_actions()
+    core.handle(slave_heard(messages.Logged(1, [])), 0.0)
+    actions = core.take_actions()
+    assert actions.kill == [1]
+    assert not to_master(actions)

@@ -193,6 +193,14 @@ def test_the_template_is_always_replaced_when_the_next_generation_has_accepted_t
     assert joined(core).end_template
 
 
+def test_a_slave_that_ends_without_a_result_leaves_its_task_lost(core: AgentCore) -> None:
+    succeed(core)
+    recall(core)
+    join(core)
+    actions = act(core, SlaveExited(1, "signal 9", NO_WORDS, 1))
+    assert (to_master(actions), actions.start) == ([messages.FormerTasks("g1", LOST, [5], [1])], [2])
+
+
 def test_a_slave_is_killed_if_the_next_master_does_not_know_the_generation_of_its_task() -> None:
     """The other slave, which has no task, serves the next master."""
     core = made(2)

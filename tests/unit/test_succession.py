@@ -117,6 +117,24 @@ def test_a_result_is_no_answer_before_it_is_in_the_file(master: Successor) -> No
     assert master.submit([1]) == [1]
 
 
+def test_a_task_that_runs_elsewhere_is_answered_and_its_attempt_is_killed(master: Successor) -> None:
+    master.connect(b"b", slaves=2)
+    master.submit([1, 2, 3, 4])
+    master.act()
+    assert (held_by(master.core, "SLAVE-0"), held_by(master.core, "SLAVE-1")) == ([1, 2], [3, 4])
+    actions = master.bring_and_store([2, 3, 4])
+    assert sorted(each.task_id for each in actions.results) == [2, 3, 4]
+    cancels = [each.message for each in actions.sends if each.peer == b"b"]
+    assert cancels == [messages.Cancel([2], [1], kill=True), messages.Cancel([3], [2], kill=True)]
+    assert held_by(master.core, "SLAVE-0") == [1]
+    assert held_by(master.core, "SLAVE-1") == []
+    states = [slave.state.name for slave in master.core.state.members.slaves.values()]
+    assert states == ["BUSY", "IDLE"]
+    late = Results(2, [3], [1], [1], [0.1], [])
+    master.receive(late, b"b", [groups.payload(1, [encode(0)])])
+    assert master.core.take_actions().results == []
+
+
 def test_a_failure_ends_no_task_if_failed_tasks_run_again(master: Successor) -> None:
     master.reuse.rerun_failed = True
     master.submit([1, 2])
