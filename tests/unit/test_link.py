@@ -233,7 +233,7 @@ def test_a_peer_can_be_disconnected(ends: Loopback) -> None:
 def test_a_peer_whose_descriptor_belongs_to_another_connection_is_not_disconnected(ends: Loopback) -> None:
     """The kernel uses descriptors again. The host and port at the other end say whose connection it is."""
     master, agent, name = ends.pair()
-    master.link._peers[name].other_end = "127.0.0.1", 1
+    master.link._peers[name].connection.other_end = "127.0.0.1", 1
     master.link.disconnect(name)
     ends.hello(agent, master, b"still here")
 

@@ -502,20 +502,26 @@ class Connection(Struct, eq=False):
     """Where it comes from; None if it had ended when this was asked."""
     is_sure: bool
     """Whether no earlier connection had this descriptor of which messages may be unread."""
-    messages: Arriving
-    """What its peer has sent."""
     peer: bytes = b""
     """The name of its peer; empty if no message was read from it."""
-    address: str = ""
-    """The host of its peer, after a message was read from it."""
     heard_at: float = inf
     """When the last byte had arrived at the last look."""
     is_turned_away: bool = False
     """Whether the master ends it to make room."""
     reason: str = ""
     """What to report if it has ended and no message was read from it; empty if it has not ended."""
+
+
+class Peer(Struct, eq=False):
+    """A peer from which a message was read."""
+
+    connection: Connection
+    """Its connection; or the next one with the same descriptor, if its own had ended before its first message."""
+    address: str
+    messages: Arriving
+    """What it has sent."""
     probes: int = 0
-    """How many probes its peer was sent since it is doubtful."""
+    """How many probes it was sent since it is doubtful."""
 
 
 class MasterLink:
@@ -569,10 +575,10 @@ class MasterLink:
         """The connections that have not ended, by descriptor; the oldest is the first."""
         self._ended: dict[int, Connection] = {}
         """Those that have ended, and are not reported."""
-        self._peers: dict[bytes, Connection] = {}
-        """Those from which a message was read, by peer, until the peer is forgotten."""
-        self._doubtful: dict[bytes, Connection] = {}
-        """Those whose peers may be gone, which only a failing send shows."""
+        self._peers: dict[bytes, Peer] = {}
+        """The peers that are not forgotten."""
+        self._doubtful: dict[bytes, Peer] = {}
+        """Those that may be gone, which only a failing send shows."""
         self._gone: dict[bytes, None] = {}
         """Peers to which a send failed."""
         self._is_full = False
@@ -652,7 +658,7 @@ class MasterLink:
             if event == zmq.EVENT_ACCEPTED:
                 is_sure = value not in self._ended
                 self._report_ended(value, happened)
-                self._open[value] = Connection(value, peer_of(value), is_sure, Arriving(self._most_bytes))
+                self._open[value] = Connection(value, peer_of(value), is_sure)
                 self._is_full = False
             elif event == zmq.EVENT_ACCEPT_FAILED:
                 if value in (errno.EMFILE, errno.ENFILE):  # else it has nothing to do with the others
@@ -691,33 +697,31 @@ class MasterLink:
         router, peers = self._router, self._peers
         for _ in range(MESSAGES_A_POLL):
             (name, *frames), last = receive(router, self._most_frames)
-            peer = bytes(name)
-            connection = peers.get(peer) or self._begin(peer, last)
+            name = bytes(name)
+            peer = peers.get(name) or self._begin(name, last)
             try:
-                if (message := connection.messages.add(frames)) is not None:
-                    happened.append(Frames(peer, connection.address, message))
+                if (message := peer.messages.add(frames)) is not None:
+                    happened.append(Frames(name, peer.address, message))
             except ProtocolError as error:
-                happened.append(Garbage(peer, connection.address, str(error)))
+                happened.append(Garbage(name, peer.address, str(error)))
             if not has_more(router):
                 return
 
-    def _begin(self, peer: bytes, frame: zmq.Frame) -> Connection:
+    def _begin(self, name: bytes, frame: zmq.Frame) -> Peer:
         """The first message of a peer was read, with this frame. So the peer is not a stranger."""
         descriptor = int(frame.get(zmq.SRCFD))
-        connection = self._open.get(descriptor) or self._ended.get(descriptor)
-        if connection is None:
-            connection = Connection(descriptor, None, False, Arriving(self._most_bytes))
-        self._peers[peer] = connection
-        connection.peer, connection.address = peer, str(frame.get("Peer-Address"))
+        connection = self._open.get(descriptor) or self._ended.get(descriptor) or Connection(descriptor, None, False)
+        connection.peer = name
+        peer = self._peers[name] = Peer(connection, str(frame.get("Peer-Address")), Arriving(self._most_bytes))
         if connection.reason or not connection.is_sure or connection.other_end is None:
             self._doubt(connection)
-        return connection
+        return peer
 
     # ---- peers that may be gone ------------------------------------------------------------------------------
 
     def _doubt(self, connection: Connection) -> None:
         if connection.peer in self._peers:
-            self._doubtful.setdefault(connection.peer, connection)
+            self._doubtful[connection.peer] = self._peers[connection.peer]
 
     def _look(self, now: float) -> None:
         """Look at all connections: end those that were silent for too long, and doubt those that have ended.
@@ -741,15 +745,15 @@ class MasterLink:
 
     def _probe_doubtful(self, now: float) -> None:
         """Send a probe to each peer that may be gone."""
-        doubtful = self._doubtful.values()
-        self._probe_at = now + (FAST_PROBE_S if min(each.probes for each in doubtful) < FAST_PROBES else SLOW_PROBE_S)
-        for connection in doubtful:
-            connection.probes += 1
-            self.send(connection.peer, self._probe)
+        fewest = min(peer.probes for peer in self._doubtful.values())
+        self._probe_at = now + (FAST_PROBE_S if fewest < FAST_PROBES else SLOW_PROBE_S)
+        for name, peer in self._doubtful.items():
+            peer.probes += 1
+            self.send(name, self._probe)
 
     def _silence_before_end(self, peer: bytes, now: float) -> float:
         """Return for how long nothing was heard from a peer that is gone; 0.0 if this is not why it is gone."""
-        silent_s = now - self._peers[peer].heard_at
+        silent_s = now - self._peers[peer].connection.heard_at
         return silent_s if silent_s >= self._timeout_s * SILENT else 0.0
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
@@ -769,9 +773,9 @@ class MasterLink:
 
     def disconnect(self, peer: bytes) -> None:
         """End the connection of a peer, unless it has ended; `poll` then reports that it is gone."""
-        connection = self._peers.get(peer)
-        if connection is not None and connection.other_end is not None:
-            end(connection.descriptor, connection.other_end)
+        known = self._peers.get(peer)
+        if known is not None and known.connection.other_end is not None:
+            end(known.connection.descriptor, known.connection.other_end)
 
     def close(self, linger_s: float) -> None:
         """Close. Messages that were sent have `linger_s` seconds to leave."""
