@@ -126,6 +126,20 @@ def test_calls_of_any_algorithms_complete_together(mw: mwpy.Master) -> None:
         mw.as_completed([3])  # type: ignore[arg-type]
 
 
+def test_an_ordered_map_does_not_run_far_ahead_of_a_slow_item(mw: mwpy.Master, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "MAP_WINDOW", 50)
+    pulled = itertools.count()
+
+    def slowly(number: int) -> int:
+        time.sleep(0.0 if number else 0.5)
+        return number
+
+    values = mw.map(slowly, pulled)
+    assert next(values) == 0
+    assert next(pulled) <= 51
+    values.close()
+
+
 def test_a_map_of_large_items_keeps_few_bytes_in_flight(mw: mwpy.Master, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maps, "MAP_BYTES", 1_000_000)
     pulled = itertools.count()
@@ -571,3 +585,8 @@ def test_fixed_groups_are_obeyed(stage: Stage, group: int) -> None:
     assert sum(received) == sum(sent) == 20 * group
     assert max(received) == 2 * group
     assert set(sent) == {group}
+
+
+def test_a_negative_number_of_slaves_is_refused() -> None:
+    with pytest.raises(mwpy.UsageError, match="slaves=-1: give a whole number from 0"):
+        mwpy.local_master(slaves=-1)

@@ -193,6 +193,21 @@ def test_an_agent_of_this_machine_lets_a_template_load_the_script_before_it_has_
         until(lambda: template not in stage.processes(), "the end of the template")
 
 
+def test_a_first_template_that_has_ended_is_replaced() -> None:
+    """The new one says why, in the last words of its slave."""
+    launcher = Launcher([sys.executable, "-c", "raise SystemExit(3)"], 1)
+    first = launcher.start_template()
+    until(lambda: first.poll() == 3, "the end of the template")
+    launcher._first = first
+    template = launcher.start_template()
+    parts = launcher.fork(template, 1, messages.Welcome("AGENT-0", 0, 1000, 30.0))
+    assert template.pid != first.pid
+    until(lambda: template.poll() == 3, "the end of the second template")
+    parts.process.close()
+    parts.channel.close()
+    template.close()
+
+
 ANSWERS_TOO_OFTEN = """
 import os, stat
 [orders] = [fd for fd in range(3, 100) if os.path.exists(f"/dev/fd/{fd}") and stat.S_ISSOCK(os.stat(fd).st_mode)]
