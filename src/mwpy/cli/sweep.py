@@ -35,7 +35,7 @@ from mwpy._values.options import BATCH_SYSTEMS
 from mwpy.cli._arguments import Parser, number
 from mwpy.cli._detached import State, attached, detach, job_in, master_of, state_of, stop
 from mwpy.cli.status import shown
-from mwpy.sweep.collect import clean, collect, failure_of, folder_of, opened, print_failures
+from mwpy.sweep.collect import clean, collect, failure_of, folder_of, opened, print_failures, refuse_wrong
 from mwpy.sweep.job import recorded
 from mwpy.sweep.placeholders import refuse_twice
 from mwpy.sweep.settings import Collection, Settings, Sweep
@@ -85,6 +85,7 @@ def _make(parsed: argparse.Namespace) -> Answer:
     """Make a sweep, or let it be made."""
     sweep = _sweep(parsed)
     selection = Selection(parsed.first, parsed.sample, parsed.again, parsed.accept)
+    refuse_wrong(sweep, sweep.settings.collect)
     if parsed.dry_run:
         return ExitCode.OK, dry_run(sweep, selection)
     if parsed.detach:

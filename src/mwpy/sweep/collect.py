@@ -14,19 +14,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from mwpy import UsageError
-from mwpy.sweep.command import STDOUT
 from mwpy.sweep.files import files_in
 from mwpy.sweep.job import stored
 from mwpy.sweep.placeholders import Template
-from mwpy.sweep.results import write_table
+from mwpy.sweep.results import write_table, writing
 from mwpy.sweep.settings import NUMBER, Collection, Sweep, function_in
 from mwpy.sweep.stages import Row
 from mwpy.sweep.study import STATE, Known, Selection, each_row, known_of, looking, remove_archives, shown
 
 ALL = "*"
 """Stands for all outputs but those that only serve other programs, if each run has its own files."""
-
-TABLES = (".csv", ".tsv", ".parquet", ".jsonl")
 
 
 def folder_of(path: Path) -> Path:
@@ -71,13 +68,35 @@ def print_failures(sweep: Sweep) -> list[dict[str, Any]]:
     return failed
 
 
+def refuse_wrong(sweep: Sweep, collections: Sequence[Collection]) -> None:
+    """Find mistakes in collections before anything runs.
+
+    Raises:
+        UsageError: there is one.
+    """
+    outputs = [name for stage in sweep.stages for name in stage.command.options.outputs]
+    for each in collections:
+        if each.function:
+            function_in(each.function, sweep.base)
+        elif not each.to:
+            raise UsageError("a collection has neither a file (to) nor a function")
+        if each.form not in ("plain", "blocks"):
+            raise UsageError(f"the collection {each.to} has form={each.form!r}: write plain or blocks")
+        if each.taken and each.taken not in outputs and not (each.taken == ALL and _has_names(each)):
+            known = ", ".join(outputs) or "none"
+            raise UsageError(
+                f"the collection {each.to} needs the output {each.taken}, and the outputs of the sweep are: {known}. "
+                f"Name it in outputs (--output); then the runs are made again"
+            )
+
+
 def collect(sweep: Sweep, collections: Sequence[Collection]) -> int:
     """Make all collections in one pass over the rows. Return how many rows succeeded.
 
     Raises:
-        UsageError: a setting is wrong, or a package is missing.
-        OSError: a file cannot be written.
+        UsageError: a setting is wrong, a file cannot be written, or a package is missing.
     """
+    refuse_wrong(sweep, collections)
     with ExitStack() as stack:
         takers = [stack.enter_context(_taker(sweep, each)) for each in collections]
         count = 0
@@ -95,48 +114,43 @@ Take = Callable[[Row], object]
 @contextmanager
 def _taker(sweep: Sweep, collection: Collection) -> Iterator[Take]:
     """Give what takes over the rows that succeeded, in their order, until the end of the block."""
+    path = sweep.base / collection.to
     if collection.function:
         function = function_in(collection.function, sweep.base)
         yield lambda row: function(sweep.rows.row(row.number), row.results, row.outputs)
-        return
-    path = sweep.base / collection.to
-    if not collection.output and path.suffix in TABLES:
+    elif not collection.taken:
         table: list[tuple[Any, ...]] = []
         yield lambda row: table.append((*sweep.rows[row.number], *row.in_columns(sweep.results)))
         write_table(path, [*sweep.columns, *sweep.results], table)
-        return
-    output = collection.output or STDOUT
-    outputs = [name for stage in sweep.stages for name in stage.command.options.outputs]
-    has_names = bool(Template.of(collection.to).names)
-    if output not in outputs and not (output == ALL and has_names):
-        known = ", ".join(outputs) or "none"
-        raise UsageError(
-            f"the collection {collection.to} needs the output {output}, and the outputs of the sweep are: {known}. "
-            f"Name it in outputs, and run the sweep again with --again all"
-        )
-    if collection.form not in ("plain", "blocks"):
-        raise UsageError(f"the collection {collection.to} has form={collection.form!r}: write plain or blocks")
-    if has_names:
+    elif _has_names(collection):
         written = set[Path]()
         yield lambda row: _save(sweep, collection, row, written)
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        yield lambda row: _append(sweep, collection, row, file)
+    else:
+        with writing(path):
+            file = path.open("wb")
+        with file:
+            yield lambda row: _append(sweep, collection, row, file)
+
+
+def _has_names(collection: Collection) -> bool:
+    """Whether each run has files of its own."""
+    return bool(Template.of(collection.to).names)
 
 
 def _append(sweep: Sweep, collection: Collection, row: Row, file: IO[bytes]) -> None:
     """Write an output of a run into the file of all runs."""
-    if collection.form == "blocks":
-        file.write(f"# {shown(sweep.rows.row(row.number))}\n".encode())
-    for each in files_in(row.outputs.get(collection.output or STDOUT)):
-        file.write(each.content)
+    with writing(sweep.base / collection.to):
+        if collection.form == "blocks":
+            file.write(f"# {shown(sweep.rows.row(row.number))}\n".encode())
+        for each in files_in(row.outputs.get(collection.taken)):
+            file.write(each.content)
+        file.flush()
 
 
 def _save(sweep: Sweep, collection: Collection, row: Row, written: set[Path]) -> None:
     """Write an output of a run, or all that count, into files of its own, whose names have its parameters."""
     values = {**sweep.rows.row(row.number), NUMBER: row.number + 1}
-    taken = [collection.output or STDOUT]
+    taken = [collection.taken]
     if taken == [ALL] and ALL not in row.outputs:
         inner = {name for stage in sweep.stages for name in stage.command.options.intermediate}
         taken = [name for name in row.outputs if name not in inner]
@@ -149,8 +163,8 @@ def _save(sweep: Sweep, collection: Collection, row: Row, written: set[Path]) ->
                 f"row by {{file}}; collect outputs with the same file name apart, by output"
             )
         written.add(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        each.save(path)
+        with writing(path):
+            each.save(path)
 
 
 OWN_FILES = (

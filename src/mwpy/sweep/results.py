@@ -6,7 +6,8 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -108,30 +109,50 @@ def typed(text: str) -> int | float | str:
     return text.strip()
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Write a file, whose folder is made.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written ({error.strerror}): correct this, and give the same command again; no run that "
+            f"has succeeded is made again"
+        ) from error
+
+
 def write_table(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write a table as a whole: `.csv`, `.tsv`, `.jsonl` or `.parquet`.
 
     Raises:
-        UsageError: a package is missing.
-        OSError: it cannot be written.
+        UsageError: a package is missing, or it cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.new")
-    if path.suffix == ".parquet":
-        try:
-            import pandas as pd
+    with writing(path):
+        if path.suffix == ".parquet":
+            _write_parquet(new, names, rows)
+        else:
+            with new.open("w", encoding="utf-8", newline="") as file:
+                if path.suffix == ".jsonl":
+                    file.writelines(f"{json.dumps(dict(zip(names, row, strict=True)))}\n" for row in rows)
+                else:
+                    writer = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")
+                    writer.writerow(names)
+                    writer.writerows(rows)
+        new.replace(path)
 
-            cells = [[typed(value) if isinstance(value, str) else value for value in row] for row in rows]
-            pd.DataFrame(cells, columns=[*names]).to_parquet(new)
-        except ImportError as error:
-            advice = "pip install pandas pyarrow, or write .csv"
-            raise UsageError(f"{path} needs pandas and pyarrow ({error}): {advice}") from error
-    else:
-        with new.open("w", encoding="utf-8", newline="") as file:
-            if path.suffix == ".jsonl":
-                file.writelines(f"{json.dumps(dict(zip(names, row, strict=True)))}\n" for row in rows)
-            else:
-                writer = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")
-                writer.writerow(names)
-                writer.writerows(rows)
-    new.replace(path)
+
+def _write_parquet(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    try:
+        import pandas as pd
+
+        cells = [[typed(value) if isinstance(value, str) else value for value in row] for row in rows]
+        pd.DataFrame(cells, columns=[*names]).to_parquet(path)
+    except ImportError as error:
+        advice = "pip install pandas pyarrow, or write .csv"
+        raise UsageError(f"a table in .parquet needs pandas and pyarrow ({error}): {advice}") from error

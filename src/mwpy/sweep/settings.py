@@ -14,8 +14,10 @@ from typing import Any, cast
 import msgspec
 from attrs import define
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mwpy import UsageError
+from mwpy.sweep.command import STDOUT
 from mwpy.sweep.files import text_of
 from mwpy.sweep.parameters import Grid, Table, samples, table_in, values_of, zipped
 from mwpy.sweep.placeholders import is_unnamed, refuse_unknown
@@ -27,6 +29,9 @@ NUMBER, SEED = "#", "seed"
 
 FOLDER = ".mwpy-sweep"
 """Where sweeps without a study file keep what they need, in the current folder."""
+
+TABLES = (".csv", ".tsv", ".parquet", ".jsonl")
+"""The names of tables end in one of these."""
 
 UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
 """The units of a rate, in seconds."""
@@ -44,6 +49,12 @@ class Collection(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """`plain`, or `blocks` to have a line with the parameters before each output."""
     function: str = ""
     """Instead of all others, a function that is called for each run with its parameters, results and outputs."""
+
+    @property
+    def taken(self) -> str:
+        """The name of the output that is taken; empty for a table, and for a function."""
+        is_whole = self.function or (not self.output and self.to.endswith(TABLES))
+        return "" if is_whole else self.output or STDOUT
 
 
 class Settings(Program, forbid_unknown_fields=True, rename="kebab", omit_defaults=True, kw_only=True):
@@ -167,7 +178,8 @@ class Sweep:
             raise UsageError("a study has either a command, or tasks with a command each ([[task]])")
         keep = settings.keep or ("none" if settings.unnamed else "failed")
         results = [Result.of(name, source) for name, source in settings.results.items()]
-        stages = stages_of(settings.task or [settings], results, base, keep, bool(settings.unnamed))
+        programs = settings.task or [_with_collected(settings)]
+        stages = stages_of(programs, results, base, keep, bool(settings.unnamed))
         made = cls(
             settings,
             base,
@@ -213,6 +225,14 @@ class Sweep:
         if SEED in wanted and SEED not in values:
             values[SEED] = seed_of(number)
         return {name: value for name, value in values.items() if name in wanted or is_unnamed(name)}
+
+
+def _with_collected(settings: Settings) -> Settings:
+    """Add the standard output to the outputs of the only program, if a collection takes it."""
+    outputs = settings.outputs
+    if STDOUT in outputs or all(each.taken != STDOUT for each in settings.collect):
+        return settings
+    return replace(settings, outputs={**outputs, STDOUT: STDOUT} if isinstance(outputs, dict) else [*outputs, STDOUT])
 
 
 def seed_of(number: int) -> int:
