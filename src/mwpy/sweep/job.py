@@ -89,8 +89,11 @@ def recorded(folder: Path, arguments: Sequence[str]) -> Iterator[Job]:
             store(folder / FILE, job)
 
 
-def stored(path: Path, kind: type[T]) -> T | None:
+def stored(path: Path, kind: type[T], remedy: str = "remove it") -> T | None:
     """Read what a file in the folder of a sweep says; None if there is no such file.
+
+    Args:
+        remedy: what the user can do if it is damaged.
 
     Raises:
         UsageError: it cannot be read.
@@ -100,7 +103,7 @@ def stored(path: Path, kind: type[T]) -> T | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:
-        raise UsageError(f"{path} cannot be read ({error}): remove it, or give another --folder") from error
+        raise UsageError(f"{path} cannot be read ({error}): {remedy}, or give another --folder") from error
 
 
 def store(path: Path, value: Struct) -> None:
@@ -109,12 +112,26 @@ def store(path: Path, value: Struct) -> None:
     Raises:
         UsageError: the folder cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with _written(path.parent):
         new = path.with_name(f"{path.name}.new")
         new.write_bytes(msgspec.json.format(msgspec.json.encode(value)))
         new.replace(path)
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a sweep.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    with _written(folder):
+        pass
+
+
+@contextmanager
+def _written(folder: Path) -> Iterator[None]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as error:
-        raise UsageError(
-            f"the folder {path.parent} cannot be written ({error.strerror}): give another --folder"
-        ) from error
+        raise UsageError(f"the folder {folder} cannot be written ({error.strerror}): give another --folder") from error

@@ -28,7 +28,7 @@ from mwpy import ExitCode, TaskId, UsageError
 from mwpy.run_database import run_at_end
 from mwpy.sweep.command import reason_in
 from mwpy.sweep.files import File
-from mwpy.sweep.job import RESOURCE, Job, store, stored
+from mwpy.sweep.job import RESOURCE, Job, make_folder, store, stored
 from mwpy.sweep.results import typed, write_table
 from mwpy.sweep.settings import Settings, Sweep
 from mwpy.sweep.stages import Named, Ran, Row, Stage, digest_of, outcome_of
@@ -132,7 +132,7 @@ def known_of(sweep: Sweep, selection: Selection) -> tuple[Known, list[str]]:
         UsageError: the folder is of another sweep, or cannot be read, or `again` is wrong.
     """
     now = digests_of(sweep)
-    found = stored(sweep.folder / STATE, Known)
+    found = stored(sweep.folder / STATE, Known, f"without it, old results could count: remove {sweep.folder}")
     if found is not None and found.settings.command != sweep.settings.command and sweep.settings.unnamed:
         raise UsageError(f"{sweep.folder} is of another sweep ({found.settings.command}): give another --folder")
     known = Known(sweep.settings, str(sweep.base), now)
@@ -188,11 +188,12 @@ def run(sweep: Sweep, selection: Selection, collect: Callable[[], object], job: 
     known, changed = known_of(sweep, selection)
     for name in changed if not selection.accept else ():
         _say(f"mwpy sweep: {name} has changed, so its runs are made again (--accept keeps their results)")
-    store(sweep.folder / STATE, known)
-    remove_archives(sweep.folder)  # those of runs that stay failed are in the run database
     numbers = selection.numbers(sweep)
+    make_folder(sweep.folder)
     with _interrupts() as interrupts:
         with _master(sweep, "failed" if selection.again == "failed" else None, bool(job.mark)) as mw:
+            store(sweep.folder / STATE, known)  # only now, because nobody else makes runs in this folder
+            remove_archives(sweep.folder)  # those of runs that stay failed are in the run database
             total = len(numbers) * len(sweep.stages)
             job.begin(sweep.folder, total)
             mw.progress(not sweep.settings.unnamed, total=total)
