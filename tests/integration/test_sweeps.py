@@ -12,11 +12,12 @@ import socket
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from tests.integration.apps.stage import until
+from tests.memory_group import own_group
 
 import mwpy
 from mwpy.cli import compare
@@ -475,6 +476,43 @@ collect = [
         command_line.main(["failed", "study.toml"])
 
 
+def test_a_collection_needs_no_name_of_the_standard_output(sweep: Sweep, tmp_path: Path) -> None:
+    assert sweep("seq {n}", "--values", "n=1..2", "--collect", "all.txt", "--folder", "s") == 0
+    assert (tmp_path / "all.txt").read_text() == "1\n1\n2\n"
+
+
+@pytest.mark.parametrize(
+    ("collection", "said"),
+    [
+        ("{ to = 'x', output = 'nope' }", "needs the output nope, and the outputs of the sweep are: none"),
+        ("{ to = 'x', form = 'block' }", "write plain or blocks"),
+        ("{ function = 'post.py:nofunc' }", "cannot be loaded"),
+        ("{ output = 'x' }", "neither a file"),
+    ],
+)
+@pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["run", "dry run"])
+def test_a_wrong_collection_is_refused_before_anything_runs(
+    collection: str, said: str, options: Sequence[str], sweep: Sweep, tmp_path: Path
+) -> None:
+    (tmp_path / "post.py").touch()
+    (tmp_path / "study.toml").write_text(f"command = 'touch {tmp_path}/ran'\ncollect = [{collection}]\n")
+    with pytest.raises(mwpy.UsageError, match=said):
+        sweep("study.toml", *options)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_table_that_cannot_be_written_is_written_by_the_same_command(sweep: Sweep, tmp_path: Path) -> None:
+    command = (f"echo {{a}}; echo ran >> {tmp_path}/log", "--shell", "--values", "a=1,2", "--folder", "s")
+    for name, options in ("s/results.csv", ()), ("own.csv", ("--collect", "own.csv")), ("t", ("--collect", "t")):
+        (tmp_path / name).mkdir(parents=True)
+        with pytest.raises(mwpy.UsageError, match=f"{name} cannot be written .*same command again"):
+            sweep(*command, *options)
+        (tmp_path / name).rmdir()
+        assert sweep(*command, *options) == 0
+        assert (tmp_path / name).is_file()
+    assert (tmp_path / "log").read_text() == 4 * "ran\n", "the standard output was not kept at first"
+
+
 def test_a_collection_that_would_overwrite_its_own_files_is_refused(sweep: Sweep, tmp_path: Path) -> None:
     """A file that two outputs have is one file."""
     program = "sh -c 'mkdir a b; echo {x} > a/o; echo {x}{x} > b/o; echo {x} > c'"
@@ -573,6 +611,22 @@ seconds-max = 60
     assert "has ended with exit code 1: 3 of 4 runs succeeded" in capfd.readouterr().out
 
 
+def test_a_second_start_that_is_refused_changes_nothing(sweep: Sweep, tmp_path: Path) -> None:
+    line = "test {x} != 1; code=$?; test $code = 1 || while ! test -e {gate}; do sleep 0.02; done; exit $code"
+    words = (line, "--shell", "--values", "x=1,2", "--values", f"gate={tmp_path}/gate", "--folder", "s")
+    first = start(tmp_path, *words, "--slaves", "2")
+    archive, state = tmp_path / "s" / "runs" / "1.tar.gz", tmp_path / "s" / "sweep.json"
+    until(archive.exists, "the folder of the run that failed")
+    before = state.read_bytes()
+    with pytest.raises(mwpy.RunDatabaseError, match="is used by another master"):
+        sweep(*words, "--again", "all")
+    assert archive.exists()
+    assert state.read_bytes() == before
+    (tmp_path / "gate").touch()
+    first.communicate()
+    assert first.returncode == 1
+
+
 def test_a_detached_sweep_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(mwpy.UsageError, match=r"no sweep was started in study.sweep: give the folder of a sweep"):
@@ -583,6 +637,13 @@ def test_a_detached_sweep_that_cannot_start_says_why(tmp_path: Path, monkeypatch
             command_line.main(["/bin/true", "--folder", system, "--detach", "--with", system])
         with pytest.raises(mwpy.UsageError, match="no sweep was started in"):
             command_line.main(["status", system])
+
+
+@pytest.mark.skipif(own_group() is None, reason="this process may not make control groups")
+def test_a_program_that_the_kernel_kills_for_its_memory_says_so(sweep: Sweep, tmp_path: Path) -> None:
+    line = f"{sys.executable} -c 'import time; x = bytearray({{mb}} * 1000000); time.sleep(2)'"
+    assert sweep(line, "--values", "mb=600", "--memory-max", "300MB", "--folder", "s") == 1
+    assert "lack of memory: raise its memory_max" in rows_of(tmp_path / "s" / "failed.csv")[1][1]
 
 
 # Ctrl-C and the end of the machine
@@ -677,7 +738,7 @@ def test_a_mistake_is_one_line(sweep: Sweep, tmp_path: Path) -> None:
     with pytest.raises(mwpy.UsageError, match="cannot be evaluated for the row alpha=1, beta=5"):
         sweep("study.toml", "--again", "gamma > 1")
     (tmp_path / "study.sweep" / "sweep.json").write_text("{")
-    with pytest.raises(mwpy.UsageError, match=r"sweep.json cannot be read .*: remove it, or give another"):
+    with pytest.raises(mwpy.UsageError, match=r"sweep.json cannot be read .*: without it, old results could count"):
         sweep("study.toml")
 
 
