@@ -243,7 +243,8 @@ def start(stage: Stage, *arguments: str) -> Running:
 def address(running: Running, output: str = "err") -> str:
     """The address of the figures of a page that a process has printed."""
     until(lambda: "?token=" in getattr(running, output), "the address of the page")
-    return next(word for word in getattr(running, output).split() if "?token=" in word).replace("/?", "/status.json?")
+    written = str(getattr(running, output))
+    return next(word for word in written.split() if "?token=" in word).replace("/?", "/status.json?")
 
 
 def test_a_script_shows_its_page(stage: Stage) -> None:

@@ -516,6 +516,7 @@ def _of_an_executor(function: Callable[..., object], initializer: Callable[..., 
 
 
 def test_partials_methods_objects_classes_builtins_and_functions_of_executors_have_code() -> None:
+    own: list[list[Any]] = [[max, min], [parts, changes], [1, 2]]
     makers: list[Callable[[], Any]] = [
         lambda: functools.partial(parts, 1),
         lambda: functools.partial(parts, 2),
@@ -536,10 +537,7 @@ def test_partials_methods_objects_classes_builtins_and_functions_of_executors_ha
         lambda: "x".join,
         lambda: int,
         lambda: functools.singledispatch(parts),
-        *(
-            functools.partial(_of_an_executor, *each)
-            for each in itertools.product((max, min), (parts, changes), (1, 2))
-        ),
+        *(functools.partial(_of_an_executor, *each) for each in itertools.product(*own)),
     ]
     digests = [code_of(make()).digest for make in makers]
     assert digests == [code_of(make()).digest for make in makers]
