@@ -109,6 +109,38 @@ def test_results_of_changed_code_are_not_used_and_a_notice_says_what_changed(sta
     assert len(stage.lines("ran")) == 20
 
 
+WITH_SET_UP = """
+import os, sys, mwpy
+@mwpy.agent_setup
+def prepare():
+    return {"FACTOR": "2"}
+@mwpy.slave_algorithm
+def slave(mw, argv):
+    global shift
+    shift = 1
+    return mw.loop_simple()
+def scaled(x):
+    return int(os.environ["FACTOR"]) * x + shift
+@mwpy.master_algorithm
+def master(mw, argv):
+    print(*mw.map(scaled, range(3)))
+sys.exit(mwpy.main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected", "changed"),
+    [('"2"', '"4"', "1 5 9", "function script.prepare"), ("shift = 1", "shift = 5", "5 7 9", "function script.slave")],
+)
+def test_results_of_a_changed_set_up_are_not_used(
+    stage: Stage, old: str, new: str, expected: str, changed: str
+) -> None:
+    assert stage.script(*OPTIONS, text=WITH_SET_UP).finish().out == "1 3 5\n"
+    again = stage.script(*OPTIONS, text=WITH_SET_UP.replace(old, new)).finish()
+    assert again.out == f"{expected}\n"
+    assert f"{changed} changed" in again.err
+
+
 # ---- in this process -----------------------------------------------------------------------------------------------
 
 

@@ -544,6 +544,16 @@ def test_partials_methods_objects_classes_builtins_and_functions_of_executors_ha
     assert len({*digests}) == len(digests)
 
 
+def test_what_runs_before_a_function_counts(module: Modules) -> None:
+    """A set-up of agents can be a command; a function counts with what it uses."""
+    source = "K = 1\ndef prepare(): return K\n"
+    code = code_of(max, ["make all", module(source).prepare])
+    assert reported(code, code_of(max, ["make all", module(source).prepare])) == []
+    assert reported(code, code_of(max, ["make", module(source).prepare])) == ["set-up of agents and slaves changed"]
+    changed = module(source.replace("1", "2")).prepare
+    assert reported(code, code_of(max, ["make all", changed])) == ["global app.K changed from 1 to 2"]
+
+
 @pytest.mark.parametrize(
     "make",
     [

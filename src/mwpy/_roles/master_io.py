@@ -57,6 +57,7 @@ from mwpy._system.clock import Clock
 from mwpy._transport import shared_objects, wire
 from mwpy._transport.codec import plain_arguments
 from mwpy._values import messages, records
+from mwpy._values.algorithm import REGISTRY
 from mwpy._values.connections import Frames, Garbage, Happened, Stranger, TurnedAway, Vanished
 from mwpy._values.earlier import Given
 from mwpy._values.errors import CannotRun, MasterUnreachable, MwpyError, ProtocolError, RunDatabaseError, UsageError
@@ -146,6 +147,8 @@ class MasterIo:
         """What follows when records are stored."""
         self.submissions = Submissions(core.state.jar, keyed=store is not None)
         """The algorithm's thread adds to them, and wakes the link if it is asleep."""
+        self.before_tasks: list[object] = REGISTRY.before_tasks() if store is not None else []
+        """What runs before tasks. A cell of a notebook may declare another set-up, which is for later masters."""
         self.submitting = threading.RLock()
         """Held to submit tasks. The garbage collection may submit while the same thread holds it."""
         self.algorithm_numbers: Iterator[int] = itertools.count()

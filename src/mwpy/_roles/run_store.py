@@ -9,7 +9,7 @@ A task whose arguments or code cannot be compared has no key, and runs again at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from attrs import Factory, define
@@ -88,11 +88,11 @@ NO_CODE = (
 
 
 def with_code(
-    record: AlgorithmDefined, function: Callable[..., Any], notice: Callable[[str], None]
+    record: AlgorithmDefined, function: Callable[..., Any], notice: Callable[[str], None], before: Sequence[object]
 ) -> AlgorithmDefined:
-    """Return the definition of an algorithm with the digest of its code."""
+    """Return the definition of an algorithm with the digest of its code, and of what runs before its tasks."""
     try:
-        code = code_of(function)
+        code = code_of(function, before)
     except NotComparable as error:
         notice(NO_CODE.format(name=record.definition.name, reason=error))
         return record

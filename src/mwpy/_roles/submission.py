@@ -91,7 +91,10 @@ class Calls:
         if io.submissions.keyed:
             from mwpy._roles import run_store  # only here, because it loads what compares code
 
-            keys, with_code = run_store.TaskKeys(notice), partial(run_store.with_code, notice=notice)
+            keys, with_code = (
+                run_store.TaskKeys(notice),
+                partial(run_store.with_code, notice=notice, before=io.before_tasks),
+            )
         return cls(Definitions(codec, watch, with_code, notice, io.algorithm_numbers), for_all, refer, keys)
 
     def policy(self, algorithm: Algorithm, given: Policies) -> tuple[TaskPolicy, Extras | None]:

@@ -204,6 +204,11 @@ class Registry:
             raise UsageError(f"more than one set-up of agents ({names}): call all of them in one function")
         return own[0] if own else None
 
+    def before_tasks(self) -> list[object]:
+        """What agents and slaves run before tasks, as the script declares it: functions, or the command of a set-up."""
+        setups: list[object] = [setup.what] if (setup := self.setup()) is not None else []
+        return [*setups, *_own(self.slaves)]
+
     def enter(self, name: str) -> None:
         """Record that the script calls a function which starts a computation.
 
@@ -231,9 +236,14 @@ def refusal(name: str, where: str) -> UsageError:
     )
 
 
+def _own(functions: list[Callable[..., int | None]]) -> list[Callable[..., int | None]]:
+    """Return the functions of the script itself; those of imported modules if it has none."""
+    return [function for function in functions if function.__module__ == "__main__"] or functions
+
+
 def _only(functions: list[Callable[..., int | None]], role: str) -> Callable[..., int | None]:
     """Choose the function of the script itself, because imported modules may declare functions of their own."""
-    own = [function for function in functions if function.__module__ == "__main__"] or functions
+    own = _own(functions)
     if len(own) > 1:
         names = ", ".join(function.__qualname__ for function in own)
         raise UsageError(f"more than one {role} algorithm ({names}): keep one @mwpy.{role}_algorithm")

@@ -309,6 +309,10 @@ class Reached:
             return self._bound(b"initialized", function.function, "initializer", part, given)
         return self.value(f"object of {shown_name(type(function))}", function)
 
+    def prepared(self, function: Any, before: Sequence[object]) -> Node:
+        """Return the node of a function with what runs before it."""
+        return self._bound(b"prepared", function, "before", "set-up of agents and slaves", [*before])
+
     def _bound(self, kind: bytes, function: Any, name: str, part: str, value: Any) -> Node:
         """Return the node of a function with a value. If the value cannot be compared, the whole cannot, too."""
         node = Node("", "", hash_of(kind))
@@ -515,17 +519,18 @@ class Code(Struct, frozen=True):
     text that begins with `?` says why a part cannot be compared."""
 
 
-def code_of(function: Callable[..., Any]) -> Code:
+def code_of(function: Callable[..., Any], before: Sequence[object] = ()) -> Code:
     """Return what a function consists of.
 
     Args:
         function: anything callable. It is not called.
+        before: what runs before it in its process or on its machine, such as the set-up of agents. It counts, too.
 
     Raises:
         NotComparable: it is an object without structure; the caller's fault.
     """
     reached = Reached()
-    root = reached.root(function)
+    root = reached.prepared(function, before) if before else reached.root(function)
     reached.follow_all()
     if root.text.startswith(UNKNOWN):
         raise NotComparable(root.text.removeprefix(UNKNOWN))
