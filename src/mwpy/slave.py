@@ -215,8 +215,9 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int | None
 
     Args:
         described: the content of `MWPY_SLAVE`.
-        slave_algorithm: the slave algorithm of the script, or None for the plain loop.
-        argv: the command line without mwpy's own options.
+        slave_algorithm: the slave algorithm of the script; None for that of the script that is loaded here, or the
+            plain loop.
+        argv: the command line without mwpy's own options; if a script is loaded here, with its name.
 
     Returns:
         The exit code: what the slave algorithm returned.
@@ -234,6 +235,7 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int | None
     REGISTRY.is_slave = True
     if (loaded := os.environ.pop(SCRIPT_VARIABLE, None)) is not None:
         LoadedScript.from_json(loaded).load(argv)
+        slave_algorithm, argv = REGISTRY.slave(), argv[1:]
     SOURCES.remember()  # in the template, for all its slaves
     settings = slave_or_template(described)
     if isinstance(settings, TemplateSettings):

@@ -284,6 +284,46 @@ def test_without_a_guard_the_error_names_the_variable_and_the_function_and_says_
         assert 'or open the master inside `if __name__ == "__main__":`' in line
 
 
+GUARD = '__name__ == "__main__"'
+
+WITH_SLAVE_ALGORITHM = """
+import mwpy, sys
+
+K = 1
+
+@mwpy.slave_algorithm
+def slave(mw, argv):
+    global K
+    K = int(argv[0])
+    return mw.loop_simple()
+
+def scaled(x):
+    return K * x
+
+if {guard}:
+    for start in (mwpy.open, mwpy.Executor):
+        with start(**{options}) as slaves:
+            print(*slaves.map(scaled, [1, 2]))
+"""
+
+
+def test_a_slave_algorithm_runs_in_slaves_that_load_the_script(stage: Stage) -> None:
+    for way in ("fork", "spawn"):
+        text = WITH_SLAVE_ALGORITHM.format(guard=GUARD, options={"slaves": 1, "slave_start": way})
+        assert printed(stage, written(stage, text), "7") == ["7 14"] * 2
+
+
+@pytest.mark.parametrize(
+    ("guard", "options"),
+    [(GUARD, {"slaves": 0}), (GUARD, {"slaves": 1, "resource_file": "x.rsc"}), ("True", {"slaves": 1})],
+)
+def test_a_slave_algorithm_that_would_not_run_is_an_error(stage: Stage, guard: str, options: dict[str, object]) -> None:
+    text = WITH_SLAVE_ALGORITHM.format(guard=guard, options=options)
+    running = stage.start("", program=[sys.executable, written(stage, text), "7"])
+    assert running.end() == 1
+    assert "UsageError: the slave algorithm slave would not run: it needs mwpy.main(), or slaves that" in running.err
+
+
 TWICE = """
 import mwpy
 

@@ -24,10 +24,11 @@ from mwpy._roles.replay import look_in
 from mwpy._system import clock, forks, live_line, process
 from mwpy._system.packages import module_path
 from mwpy._system.process import agent_command, count_cores, log_levels
-from mwpy._system.script import LoadedScript, loaded_script, mentions_main, queued
+from mwpy._system.script import MAIN, LoadedScript, loaded_script, mentions_main, queued
 from mwpy._transport.codec import Codec, codec_of
 from mwpy._transport.error_texts import encodable
 from mwpy._transport.local_link import LocalMasterLink
+from mwpy._values.algorithm import REGISTRY
 from mwpy._values.bounds import MAX_SLAVES
 from mwpy._values.errors import OutOfTime, UsageError
 from mwpy._values.messagepack import encode_json
@@ -465,6 +466,13 @@ def start_own_slave(options: Options, audit: AuditFile, codec: Codec) -> Computa
 # The start of a master that `mwpy.main` does not start: its slaves load the script, if they can.
 
 
+NOT_RUN = (
+    "the slave algorithm {name} would not run: it needs mwpy.main(), or slaves that load the script: a master that "
+    'is opened inside `if __name__ == "__main__":`, with slaves and without a resource file. Elsewhere, prepare slaves '
+    "with mwpy.Executor(initializer=...) or @mwpy.agent_setup"
+)
+
+
 def open_local(
     slaves: int | None,
     resource_file: str | os.PathLike[str] | None,
@@ -510,6 +518,9 @@ def open_local(
         raise UsageError(f"system={system!r} needs a resource file for its jobs: give resource_file, too")
     else:
         script = loaded_script()
+    own = [each.__qualname__ for each in REGISTRY.slaves if each.__module__ == MAIN]
+    if own and (script is None or slaves == 0):
+        raise UsageError(NOT_RUN.format(name=own[0]))
     return _start_local(slaves, options, script, overseer), codec_of(script)
 
 
