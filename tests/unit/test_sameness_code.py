@@ -384,6 +384,39 @@ def test_a_module_that_is_used_as_a_value_counts_as_a_whole(module: Modules) -> 
     assert old.parts["Python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
+@pytest.mark.parametrize(
+    ("use", "changed"),
+    [
+        ("EXPRESSION = 'x + K'\ndef f(x): return eval(EXPRESSION)", "module app"),
+        ("def f(x): return globals()['K'.upper()]", "module app"),
+        ("import sys\ndef f(): return getattr(sys.modules[__name__], 'K'.upper())", "module app"),
+        ("def f(x):\n    return [eval('x + K') for x in range(2)]", "global app.K"),
+        ("import importlib\ndef f(): return importlib.import_module('helpers').K", "module helpers"),
+        ("def f():\n    from importlib import import_module\n    return import_module('helpers').K", "module helpers"),
+        ("from importlib import import_module as find\ndef f(): return find('helpers').K", "module helpers"),
+        ("def f(): return __import__('helpers').K", "module helpers"),
+    ],
+)
+def test_what_a_function_finds_by_names_in_texts_counts(module: Modules, use: str, changed: str) -> None:
+    """The whole module of the function counts, and what its texts name."""
+    own, helpers = f"K = 1\n{use}", "K = 1"
+    before = code_of(module(own, helpers=helpers).f)
+    assert reported(before, code_of(module(own, helpers=helpers).f)) == []
+    if "helpers" in changed:
+        helpers = "K = 2"
+    else:
+        own = own.replace("K = 1", "K = 2")
+    assert any(
+        each.startswith(f"{changed} changed") for each in reported(before, code_of(module(own, helpers=helpers).f))
+    )
+
+
+def test_methods_that_are_named_as_functions_which_find_names_in_texts_do_not_count(module: Modules) -> None:
+    source = "def unused(): return 1\ndef f(model): return model.eval().globals"
+    codes = [code_of(module(each).f) for each in (source, source.replace("1", "2"))]
+    assert codes[0] == codes[1]
+
+
 def test_a_package_of_the_user_is_followed(module: Modules, tmp_path: Path) -> None:
     """Also through relative imports inside a function, and to a module that nobody has loaded."""
 

@@ -46,6 +46,7 @@ from mwpy._values.functions import (
     module_of,
     qualname_of,
     use_of,
+    uses_by_text,
     uses_of,
 )
 from mwpy._values.installed import MWPY, PYTHON, home_of, is_own, origin_of, versions
@@ -380,6 +381,7 @@ class Reached:
     def _follow(self, node: Node, thing: FunctionType | type) -> None:
         """Follow what a function or class of the user uses."""
         uses = [*uses_of(thing)]  # at once, because to compare a value may run code of the user
+        uses += uses_by_text(thing) if isinstance(thing, FunctionType) else ()
         source, shown = SOURCES.of_class(thing) if isinstance(thing, type) else None, shown_name(thing)
         if source is None:
             self._add_edges(node, (shown, uses))

@@ -4,7 +4,8 @@
 code, and what it imports. Everything that asks what a function reaches follows these uses: the digests for a restart
 (`code.py`), the parts that slaves compare (`_system/own_code.py`), and the packages that agents report.
 
-What it cannot follow: names that exist only as texts (`getattr(module, name)`, `eval`). Nothing here calls a function.
+It cannot follow names that exist only as texts (`getattr(module, name)`, `eval`). For functions that look names up in
+this way, `uses_by_text` yields the whole module. Nothing here calls a function.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from functools import _lru_cache_wrapper, cached_property, lru_cache, partialmethod
+from importlib import import_module
 from importlib.util import resolve_name
 from itertools import accumulate
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from mwpy._values.installed import is_own, origin_of
+from mwpy._values.phrases import compiling
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:
@@ -200,6 +203,36 @@ def uses_of(thing: FunctionType | type) -> Iterator[Use]:
         yield from (use for chain in chains if (use := use_of(chain, thing.__globals__)) is not None)
         for each in imports:
             yield from import_uses(each, str(thing.__globals__.get("__package__") or ""))
+
+
+_BY_TEXT = (eval, exec, globals, __import__, import_module)
+"""These find names in texts. So does `sys.modules`."""
+
+
+def uses_by_text(function: FunctionType) -> Iterator[Use]:
+    """Yield what a function may use by names in texts, if it looks any up: its whole module, and what its constants
+    name."""
+    space, codes = function.__globals__, [*codes_in(function.__code__)]
+    called = [space.get(name, getattr(builtins, name, None)) for name in names_of_globals(function.__code__)]
+    if not (
+        any(value is each for value in called for each in _BY_TEXT)
+        or any("import_module" in code.co_names for code in codes)
+        or any(chain[1:2] == ("modules",) and space.get(chain[0]) is sys for chain in chains_in(function.__code__))
+    ):
+        return
+    yield Use("import", "of its own module", NotLoaded(module_of(function)))
+    for text in {each for code in codes for each in code.co_consts if isinstance(each, str)}:
+        module = absolute(text, str(space.get("__package__") or ""))
+        is_name = all(part.isidentifier() for part in module.split("."))
+        if is_name and is_own(module) and (module in sys.modules or origin_of(module)):
+            yield Use("import", text, sys.modules.get(module, NotLoaded(module)))
+        try:
+            with compiling():
+                chains = [*chains_in(compile(text, "<text>", "exec", dont_inherit=True))]
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        found = (use_of(chain, space) for chain in chains if chain[0] in space)
+        yield from (use for use in found if use is not None)
 
 
 def _of_class(kind: type) -> Iterator[Use]:
