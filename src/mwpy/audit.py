@@ -432,6 +432,7 @@ _TEXTS: dict[type[records.Record], Callable[[Any], str]] = {
     records.AgentLeft: lambda record: f"{record.agent} -> left: {record.reason}",
     records.PeerDropped: lambda record: f"DROPPED {record.peer}: {record.reason}",
     records.AlgorithmRefused: _text_of_refused,
+    records.OtherValues: lambda record: f"OTHER VALUES of {record.names} in slaves",
     records.PackagesCompared: _text_of_packages,
     records.TasksAllocated: lambda record: f"{record.sid} <- {_counted(record.tasks, 'task')}",
     records.TasksReclaimed: _text_of_reclaimed,

@@ -333,6 +333,44 @@ def test_settings_that_only_the_master_has_changed_are_named_once(stage: Stage) 
     assert line.startswith("mwpy: scale uses Options, RATES, and slaves have other values of them than the master: ")
 
 
+OF_SLAVES = """
+import mwpy
+
+RATES = {"a": 1}
+
+def scale(x):
+    return RATES["a"] * x
+
+def shift(x):
+    return RATES["a"] + x
+
+def main():
+    RATES["a"] = 10
+    with mwpy.open(slaves=1, run_database="run.db") as mw:
+        print(list(mw.map(scale, [1, 2])), list(mw.map(shift, [1])))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_results_of_slaves_with_other_values_are_reused_only_while_the_files_are_the_same(stage: Stage) -> None:
+    """The notice says nothing of the second function, whose tasks find the same variable changed."""
+    script = stage.folder / "script.py"
+    script.write_text(OF_SLAVES)
+    program = [sys.executable, "script.py"]
+    first = stage.run("", program=program)
+    assert first.out == "[1, 2] [2]\n"
+    assert first.err.startswith("mwpy: scale uses RATES, and slaves have another value of it than the master: ")
+    for _ in range(2):
+        again = stage.run("", program=program)
+        assert again.out == "[1, 2] [2]\n"
+        assert "has the results of 3 tasks" in again.err
+    script.write_text(OF_SLAVES.replace('{"a": 1}', '{"a": 10}').replace('    RATES["a"] = 10\n', ""))
+    assert stage.run("", program=program).out == "[10, 20] [11]\n"
+    assert "has the results of 6 tasks" in stage.run("", program=program).err
+
+
 def test_settings_without_a_change_are_not_named(stage: Stage) -> None:
     same = SETTINGS.replace('RATES["a"] = 10', "").replace("Options.rate = 10", "")
     (stage.folder / "script.py").write_text(same)

@@ -76,6 +76,7 @@ hostile = st.one_of(
     st.builds(messages.SlaveReady, numbers),
     st.builds(messages.SlaveWorn, numbers, st.text()),
     st.builds(messages.PeakMemory, numbers, numbers, numbers),
+    st.builds(messages.OtherValues, numbers, numbers, st.text(max_size=20)),
     st.builds(messages.Logged, numbers, st.lists(log_rows, max_size=3), numbers),
     st.builds(messages.SlaveDied, numbers, numbers, causes, st.text(), st.builds(LastWords, *[st.text()] * 3, numbers)),
     st.builds(messages.AlgorithmFailed, numbers, numbers, st.text(), columns, counts, columns),

@@ -56,6 +56,7 @@ TEXTS: list[tuple[records.Record, str]] = [
     (records.TaskCheckpointed(SID, ONE[0], [b"x" * 2000, b"y" * 48]), "SLAVE-0 -> state of task 1 (max), 2.0 KiB"),
     (records.AgentSetUp("AGENT-0", 2.04), "AGENT-0 -> set up in 2.0 s"),
     (records.AgentOffered("AGENT-0", {"gs": "/bin/gs", "tex": ""}), "AGENT-0 has gs: /bin/gs, no tex"),
+    (records.OtherValues(7, "code", "RATE"), "OTHER VALUES of RATE in slaves"),
     (records.TasksAwaited(ONE), "AWAITED task 1 (max)"),
     (records.ResultGiven(1, [b"abc"], "", 0), "HELD for later tasks: the result of task 1, 3 bytes"),
     (records.ResultGiven(1, [], "it failed", 1), "HELD for later tasks: the result of task 1, it failed"),

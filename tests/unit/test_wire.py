@@ -65,6 +65,7 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.SlaveReady(1), []),
     (messages.SlaveWorn(1, "why"), []),
     (messages.PeakMemory(1, 7, 1 << 32), []),
+    (messages.OtherValues(1, 7, "RATE"), []),
     (messages.Logged(1, [LogRow(7, "f", 5.5, 20, "app", "text", "/app.py", 12, "work", "trace")], 3), []),
     (messages.SlaveNamed(1, SlaveId("SLAVE-0")), []),
     (messages.SlaveDied(1, 0, Cause.CRASH, "why", LastWords("out", "err", "fault", 1 << 40)), []),
@@ -190,9 +191,9 @@ def test_a_list_is_counted_before_it_is_built() -> None:
 @pytest.mark.parametrize(
     ("route", "receiver", "kinds"),
     [
-        (wire.FROM_AGENT, "a master", 20),
+        (wire.FROM_AGENT, "a master", 21),
         (wire.FROM_MASTER, "an agent", 19),
-        (wire.FROM_SLAVE, "an agent", 10),
+        (wire.FROM_SLAVE, "an agent", 11),
         (wire.TO_INQUIRER, "an inquirer", 7),
     ],
 )

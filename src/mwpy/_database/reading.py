@@ -42,6 +42,10 @@ STATES = "finished", "failed", "unrunnable", "cancelled", "not ended"
 """The states of tasks, as the view of the tasks has them."""
 
 
+OTHERS = "another value of {} in the slaves"
+"""The part of the code that the slaves had instead of the master's values."""
+
+
 class Damaged(RunDatabaseError):
     """A result is not what was written."""
 
@@ -57,6 +61,7 @@ class _Body(Struct):
     may_have_run: int = 0
     reason: str = ""
     host: str = ""
+    names: str = ""
     file: str = ""
 
 
@@ -84,6 +89,8 @@ def _read_earlier(
             on_lost(f"row {seq} of {kind}")
     found = connection.rows("SELECT generation, sid, host FROM hosts WHERE host IS NOT NULL")
     hosts = {(generation, sid): str(host) for generation, sid, host in found}
+    found = connection.rows(f"SELECT generation, first, body FROM records WHERE {RARE} AND kind = 'others'")
+    others = {(generation, number): _read_body(body) for generation, number, body in found}
     sizes = files.sizes()
     first_checked = _first_checked(connection, sizes)
     known: set[tuple[int, int]] = set()
@@ -100,7 +107,10 @@ def _read_earlier(
         body = _read_body(text)
         if kind == "algorithms":
             known.add((own, first))
-            yield EarlierAlgorithm(own, first, body.name, body.code, body.parts)
+            code, parts = body.code, body.parts
+            if (other := others.get((own, first))) is not None:
+                code, parts = other.code, {**parts, OTHERS.format(other.names): ""}
+            yield EarlierAlgorithm(own, first, body.name, code, parts)
         elif kind == "submissions":
             if (own, body.algorithm) in known:  # otherwise the row of its algorithm is damaged
                 yield EarlierTasks(own, first, count, body.algorithm, data or b"", reused=bool(bytes(body.answers)))

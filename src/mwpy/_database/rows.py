@@ -157,6 +157,8 @@ class Rows:
             case records.AgentConnected(agent, address, host, pid, job, slaves, python, _, returns_s, offers):
                 body = {"host": host, "pid": pid, "job": job, "address": address, "slaves": slaves, "python": python}
                 self._add("agents", {**body, "returns_s": returns_s, "offers": offers.amounts}, who=agent)
+            case records.OtherValues(number, code, names):
+                self._add("others", {"code": code, "names": names}, tasks=(number, None, None))
             case records.AgentLost(agent, reason) | records.AgentLeft(agent, reason):
                 self._change("agents", agent, {"ended": self._at, "reason": short(reason)})
             case records.PackagesCompared(agent, same, different):

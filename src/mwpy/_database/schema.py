@@ -29,7 +29,7 @@ from collections.abc import Sequence
 APPLICATION_ID = 0x6D777079
 """Marks a SQLite file as a run database: the characters `mwpy`."""
 
-VERSION = 12
+VERSION = 13
 
 RESTART_KINDS = ("algorithms", "submissions", "once", "results")
 """The kinds of rows that a restart reads. They have checksums."""
@@ -86,6 +86,7 @@ _SHOWN = {
     "losses": "at, who AS sid, first, count, attempt, $algorithm, $cause, $charged, $lost_s, $reason",
     "agents": "at, who AS agent, $host, $pid, $job, $address, $slaves, $python, $returns_s, $packages, $ended, $reason",
     "slaves": "at, who AS sid, $agent, $kind, $ended, $cause, $reason, $running, $peak_bytes, $last_words",
+    "others": "at, first AS algorithm, $code, $names",
     "peaks": "at, $algorithm, $host, $bytes",
     "events": "at, $kind, $text",
 }

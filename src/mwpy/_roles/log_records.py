@@ -16,10 +16,7 @@ from mwpy._values.messages import LogRow
 from mwpy._values.phrases import counted
 
 OWN = "mwpy"
-"""The logger of mwpy itself: it says what was left out, and what slaves have to say."""
-
-MOST_SAID = 1000
-"""How many different messages of slaves are shown."""
+"""The logger of mwpy itself: it says what was left out."""
 
 
 def give(group: LogGroup, io: MasterIo) -> None:
@@ -27,10 +24,6 @@ def give(group: LogGroup, io: MasterIo) -> None:
     with io.submitting:
         io.handled_log_bytes += group.size
     for row in group.rows:
-        if row.logger == OWN:  # many slaves may say the same
-            if row.text in io.said_by_slaves or len(io.said_by_slaves) >= MOST_SAID:
-                continue
-            io.said_by_slaves.add(row.text)
         _handle(_record(row, group))
     if group.left_out:
         text = f"{counted(group.left_out, 'log record')} of tasks left out, because there were too many"

@@ -168,8 +168,6 @@ class MasterIo:
         """How many maps were closed before somebody asked for a value."""
         self.handled_log_bytes = 0
         """About how many bytes of records of `logging` were handled. It is changed while `submitting` is held."""
-        self.said_by_slaves: set[str] = set()
-        """What slaves have to say to the user, and was shown."""
         self.holds_back = False
         """Whether the core holds tasks back until the algorithm fetches results. Wake the link when it does."""
         self._handed_bytes = 0

@@ -778,10 +778,6 @@ class TaskLogs:
         if threading.get_ident() == self._thread and self._sends.take(1, now):
             self.send()
 
-    def say(self, text: str) -> None:
-        """Say something to the user of the master, whatever the levels of its loggers."""
-        self.note(logging.LogRecord("mwpy", logging.WARNING, __file__, 0, text, None, None))
-
     def _row(self, record: logging.LogRecord) -> LogRow:
         return LogRow(
             self._tasks.running if self.algorithm else 0,
@@ -863,7 +859,7 @@ class TaskRunner:
         """How much memory it had when this was too much; 0 if it was not."""
         self._codec = codec
         self._algorithms = LoadedAlgorithms()
-        self._compared: set[tuple[str, str]] = set()
+        self._compared: dict[tuple[str, str], str] = {}
         """The modules and names of variables whose values were compared with the master's."""
         self._shares: dict[str, SharedObject] = {}
         """The shared objects that the agent has given to this slave, by digest."""
@@ -995,20 +991,16 @@ class TaskRunner:
             if isinstance(function, Unavailable):
                 return self._refuse(span, function)
         if span.number in self._algorithms.code:
-            self._compare_values(self._algorithms.code.pop(span.number))
+            self._compare_values(span.number, self._algorithms.code.pop(span.number))
         ran = self._run_blocks(span, *_prepared(function, span, most))
         self.completed += ran
         return ran
 
-    def _compare_values(self, code: Mapping[str, ModuleCode]) -> None:
-        """Say which values that the next task uses are different here, unless an earlier task or a slave algorithm may
-        have changed them."""
+    def _compare_values(self, number: int, code: Mapping[str, ModuleCode]) -> None:
+        """Say which values that the tasks of an algorithm use were different here before the first task that may have
+        changed them. With slave algorithms, this is unknown."""
         if not REGISTRY.slaves and (other := other_values(code, self._compared)):
-            self._logs.say(
-                f"mwpy: {self._logs.algorithm} uses {first_of(other, len(other))}, and slaves have other values of "
-                f"them than the master: each process loads the script and its modules itself, and later changes of the "
-                f"master do not count. If tasks need the master's values, pass them as arguments"
-            )
+            self._send(messages.OtherValues(self._number, number, shortened(first_of(other, len(other)))))
 
     def _run_blocks(
         self, span: WaitingTasks, function: Callable[..., Any], calls: Sequence[Any], are_rows: bool

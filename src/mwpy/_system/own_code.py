@@ -111,24 +111,27 @@ def differences(theirs: Mapping[str, ModuleCode], sources: Sources = SOURCES) ->
     ]
 
 
-def other_values(theirs: Mapping[str, ModuleCode], compared: set[tuple[str, str]]) -> list[str]:
+def other_values(theirs: Mapping[str, ModuleCode], compared: dict[tuple[str, str], str]) -> list[str]:
     """Return the variables and classes that have other values here than on the master.
 
     A value that contains the place of a process, such as the folder of the script, may differ.
 
     Args:
         theirs: what a function uses on the master.
-        compared: the modules and names of those that were compared before. The new ones are added.
+        compared: the digests of those that were compared before, by module and name. The new ones are added.
     """
     places = {os.getcwd(), os.path.dirname(getattr(sys.modules[MAIN], "__file__", None) or ""), os.uname().nodename}
     differing: list[str] = []
     for module, code in theirs.items():
         own = vars(sys.modules[module]) if module in sys.modules else {}
-        names = {name for name in code.values.keys() & own.keys() if (module, name) not in compared}
-        compared |= {(module, name) for name in names}
-        for name in names:
-            digest = _digest(own[name])
-            if digest not in ("", code.values[name]) and not _names_one_of(places - {""}, own[name]):
+        for name in code.values.keys() & own.keys():
+            digest = compared.get((module, name))
+            if digest is None:
+                digest = _digest(own[name])
+                if digest != code.values[name] and _names_one_of(places - {""}, own[name]):
+                    digest = ""
+                compared[module, name] = digest
+            if digest not in ("", code.values[name]):
                 differing.append(f"{name} of {module}" if module != MAIN else name)
     return sorted(differing)
 

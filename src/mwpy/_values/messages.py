@@ -436,7 +436,7 @@ class ShareForgotten(Message, frozen=True):
     digest: str
 
 
-PROTOCOL_VERSION = 15
+PROTOCOL_VERSION = 16
 """The version changes whenever an agent and a master of different versions could misunderstand each other."""
 
 
@@ -760,6 +760,16 @@ class PeakMemory(FromSlave, FromAgent, frozen=True):
     slave: Number
     algorithm: Number
     peak_bytes: Number
+
+
+class OtherValues(FromSlave, FromAgent, frozen=True):
+    """Slave to agent to master: this slave process has other values than the master of variables that an algorithm
+    uses. It comes before the results of the algorithm's tasks."""
+
+    slave: Number
+    algorithm: Number
+    names: Reason
+    """The names of the variables."""
 
 
 class SlaveDied(FromAgent, frozen=True):

@@ -125,6 +125,21 @@ def bytes_in(text: str) -> int:
     return int(float(number) * 1024 ** " KMGT".index((unit or " ").upper()))
 
 
+def other_values(name: str, variables: str) -> str:
+    """Say that slaves do not have the master's values of variables that a function uses.
+
+    Args:
+        name: the function.
+        variables: their names, with commas.
+    """
+    values, them = ("other values", "them") if "," in variables else ("another value", "it")
+    return (
+        f"{name} uses {variables}, and slaves have {values} of {them} than the master: each process loads the script "
+        f"and its modules itself, and later changes of the master do not count. If tasks need what the master has, "
+        f"pass it as an argument"
+    )
+
+
 # When a resource file counts as stale. Readers, overseers and the doctor share this one rule.
 
 

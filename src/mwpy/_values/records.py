@@ -11,6 +11,7 @@ Each class is a subclass of `Record` and tagged with its name, so the simulator 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any
 
 from msgspec import Struct
@@ -337,6 +338,23 @@ class AlgorithmDefined(Record, frozen=True):
     """The structural digest of its code; empty if it has none, or there is no run database."""
     parts: dict[str, str] = {}
     """What the code consists of, and the digest of each part."""
+
+    @property
+    def code_of_slaves(self) -> str:
+        """The code that counts if slaves have other values, which depend on the files of the modules."""
+        files = "".join(self.definition.code[name].digest for name in sorted(self.definition.code))
+        return f"{self.code}-{sha256(files.encode()).hexdigest()[:16]}"
+
+
+class OtherValues(Record, frozen=True):
+    """Slaves have other values than the master of variables that a task algorithm uses. So the results of this
+    generation are those of another code."""
+
+    algorithm: int
+    code: str
+    """Its `code_of_slaves`."""
+    names: str
+    """The variables."""
 
 
 class AlgorithmsForgotten(Record, frozen=True):

@@ -230,13 +230,16 @@ class AgentCore:
                 | messages.Reported(child.number)
                 | messages.Logged(child.number)
                 | messages.PeakMemory(child.number)
+                | messages.OtherValues(child.number)
             ) if is_former:
                 pass  # the new master cannot know its task
             case messages.Reported(child.number):
                 self._traffic.left(child, Due.REPORT, message, frames)
             case messages.Checkpoint(child.number):
                 self._traffic.left(child, Due.STATE, message, frames)
-            case messages.Logged(child.number) | messages.PeakMemory(child.number) if has_begun:
+            case (
+                messages.Logged(child.number) | messages.PeakMemory(child.number) | messages.OtherValues(child.number)
+            ) if has_begun:
                 self._state.actions.to_master.append(Outgoing(message, (), frames))
             case messages.SlaveWorn(child.number, reason):
                 child.replaced_because = reason

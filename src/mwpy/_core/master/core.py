@@ -55,7 +55,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.connections import Garbage, Stranger, TurnedAway, Vanished
 from mwpy._values.errors import ProtocolError
 from mwpy._values.messages import Logged, size_of_records
-from mwpy._values.phrases import amount, counted
+from mwpy._values.phrases import amount, counted, other_values
 
 # Takes over what tasks have logged, and gives it to the algorithm's thread.
 #
@@ -121,6 +121,7 @@ OF_SLAVES = (
     messages.Revoked,
     messages.AlgorithmFailed,
     messages.PeakMemory,
+    messages.OtherValues,
 )
 """What a slave sends that may have ended meanwhile."""
 
@@ -321,6 +322,11 @@ class MasterCore:
                     name = self.state.jar.algorithms.defined[algorithm].name
                     self.totals.measured(name, agent.host, peak_bytes)
                     agent.slaves[number].peak_bytes = peak_bytes
+            case messages.OtherValues(number, algorithm, names) if number in agent.slaves:
+                if (defined := self.state.jar.algorithms.defined.get(algorithm)) is not None:
+                    self.state.notice(other_values(defined.name, names), key=f"other values {names}")
+                    if defined.record.code:
+                        self.state.record(records.OtherValues(algorithm, defined.record.code_of_slaves, names))
             case messages.SlaveDied():
                 self.losses.slave_died(agent, message)
             case messages.Handover() | messages.FormerTasks() if self.reuse is None:

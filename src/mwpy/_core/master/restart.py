@@ -244,7 +244,10 @@ class KnownCodes:
         """Return the code whose answers count for an algorithm of this generation; None if there is none. If only other
         code has answers, and they do not count, say so."""
         name, code = record.definition.name, record.code
-        exact, others = self._codes.get((name, code)), self._others(name, code)
+        exact, of_slaves = self._codes.get((name, code)), self._codes.get((name, record.code_of_slaves))
+        if of_slaves is not None and (exact is None or not exact.answered):
+            exact, code = of_slaves, of_slaves.code
+        others = self._others(name, code)
         if not others or (self.any_code and code and exact is not None and (exact.answered or exact.other)):
             return exact
         if not self.any_code:
