@@ -35,6 +35,24 @@ def work(n): return fib(n) + 1
 """A notebook with a function that has a cache and calls itself, and another one that calls it."""
 
 
+DECORATED = """
+import functools
+class Model:
+    @functools.cached_property
+    def rate(self): return depth([self])
+    @functools.singledispatchmethod
+    def shown(self, x): return "object"
+    @shown.register
+    def _(self, x: int): return "int"
+@functools.singledispatch
+def depth(x): return 0
+@depth.register
+def _(x: list): return 1 + max(map(depth, x))
+def work(x): return depth(x), Model().rate, Model().shown(1), Model().shown("")
+"""
+"""A notebook with decorated functions that have locks and weak references, and that call themselves."""
+
+
 def read(payload: Buffer, buffers: Sequence[Buffer] = ()) -> Any:
     """Decode a payload as its receiver does."""
     return loads(messagepack.decode(payload), buffers)
@@ -148,6 +166,18 @@ def test_a_cached_function_of_main_is_sent_with_an_empty_cache_only_from_a_repl(
     assert fib.cache_info().hits > 0, "the function below the cache does not call itself through the cache"
     assert fib.limit == 100
     assert loads_function(by_name) is main.work, "it has no copy of the function that it calls"
+
+
+def test_cached_properties_and_functions_that_choose_by_type_travel_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec(DECORATED, vars(main))
+    packed = Codec({}).dumps_function(main.work, "work")
+    argument, _ = Codec({}).dumps_value(main.depth)
+    for name in ("Model", "depth"):
+        delattr(main, name)
+    assert loads_function(packed)([[1], 2]) == (2, 1, "int", "object")
+    assert [read(argument)(x) for x in (1, [[[1]]])] == [0, 3]
 
 
 def test_a_cached_function_without_a_name_is_sent_by_value_and_one_with_a_name_by_name() -> None:

@@ -16,6 +16,9 @@ notebook do not have. So a *cached function* that slaves cannot find by its name
 cache and the parameters of the cache. The content of the cache does not travel: it may be large, and its keys and
 values may be impossible to pickle.
 
+For the same reason, a function with `functools.singledispatch` is pickled as the functions that it chooses from. A
+`functools.cached_property` has a lock in Python 3.11, and gets a new one.
+
 cloudpickle leaves out the file of a function. Here the pickle has its name, so that tracebacks and debuggers show the
 source. A cell of a notebook, which is no file, takes its text along.
 
@@ -42,7 +45,7 @@ from types import (
     MethodType,
     ModuleType,
 )
-from typing import IO, Any, Optional, TypeAlias, TypeVar
+from typing import IO, Any, Optional, TypeAlias, TypeVar, cast
 
 import cloudpickle
 from cloudpickle.cloudpickle import _code_reduce, _should_pickle_by_reference
@@ -99,6 +102,19 @@ def _as_parts(cached: Cached) -> tuple[Any, ...]:
     return with_cache, (cached.__wrapped__, cached.cache_parameters()), state
 
 
+DISPATCHER = cast(Any, functools.singledispatch(_as_parts)).__code__
+"""The code of all functions with `functools.singledispatch`."""
+
+
+def _as_choices(function: Any) -> tuple[Any, ...]:
+    return functools.singledispatch, (function.__wrapped__,), dict(function.registry), None, None, add_choices
+
+
+def _without_lock(attribute: functools.cached_property[Any]) -> tuple[Any, ...]:
+    state = {name: value for name, value in vars(attribute).items() if name != "lock"}
+    return functools.cached_property, (attribute.func,), state
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(
         self, file: IO[bytes], buffer_callback: Callable[..., object] | None, found: Mapping[str, object] | None
@@ -124,8 +140,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return self._with_file(value)
         elif kind is KIND:
             return value.__qualname__ if self._has_name(value) else _as_parts(value)
+        elif kind is functools.cached_property:
+            return _without_lock(value)
         elif _may_have_name(value) and finds(value, self._found):
             return getattr(value, "__qualname__", value.__name__)
+        elif kind is FunctionType and value.__code__ is DISPATCHER and not _should_pickle_by_reference(value):
+            return _as_choices(value)
         elif (error := reduced_error(value)) is not None:
             return error
         return super().reducer_override(value)
@@ -289,6 +309,12 @@ def with_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Cach
     """Add an empty cache to a function."""
     cached: Cached = functools.lru_cache(**parameters)(function)
     return cached
+
+
+def add_choices(function: Any, choices: dict[type, Callable[..., Any]]) -> None:
+    """Give a function with `functools.singledispatch` the functions that it chooses from, by the type."""
+    for kind, choice in choices.items():
+        function.register(kind, choice)
 
 
 # ---- what cannot travel ---------------------------------------------------------------------------------------------
