@@ -230,7 +230,7 @@ def _run_master(options: Options, rest: list[str], has_own: bool) -> int:
         finished, returned = False, int(error.exit_code)
         print(f"mwpy: {error}", file=sys.stderr)
     except SystemExit as leaving:
-        has_returned, returned = True, _code_of(leaving)
+        has_returned, returned = True, script.code_of(leaving)
     except BaseException as error:
         if not (isinstance(error, BrokenPipeError) and script.is_unread()):
             shadows.explain(error)
@@ -271,14 +271,6 @@ def _announced_end(options: Options, command: Callable[[Command], None]) -> Call
         command(EndSoon())
 
     return handle
-
-
-def _code_of(leaving: SystemExit) -> object:
-    """The exit code of `sys.exit`, as Python has it: a text is written to standard error, and gives 1."""
-    if isinstance(leaving.code, str):
-        print(leaving.code, file=sys.stderr)
-        return 1
-    return 0 if leaving.code is None else leaving.code
 
 
 def _start_in_process(options: Options, found: dict[str, Any]) -> Computation:

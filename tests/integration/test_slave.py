@@ -496,6 +496,21 @@ def test_a_forked_child_that_returns_from_its_task_ends_with_a_message(agents: A
     assert agent.stderr().count("came back from the task, and ends here") == 2
 
 
+@pytest.mark.parametrize(("given", "code"), [(None, 0), (0, 0), (3, 3), (True, 1), ("text", 1), ([], 1), (-1, 255)])
+def test_a_forked_child_that_leaves_by_exit_ends_with_its_code(agents: Agents, given: object, code: int) -> None:
+    def work() -> int:
+        if pid := os.fork():
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        sys.exit(given)  # type: ignore[arg-type]
+
+    agent = agents().ready()
+    agent.define(1, work)
+    agent.give([1])
+    assert agent.results(1) == {1: (False, code)}
+    assert agent.shut_down() == 0
+    assert agent.stderr() == ("text\n" if given == "text" else "")
+
+
 def test_a_shutdown_ends_the_slave_with_0(agents: Agents) -> None:
     assert agents().ready().shut_down() == 0
 

@@ -32,7 +32,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core.holding import count_of, take_named
-from mwpy._system import memory, time_left
+from mwpy._system import memory, script, time_left
 from mwpy._system.clock import monotonic
 from mwpy._system.offers import Part
 from mwpy._system.own_code import differences, other_values
@@ -1025,7 +1025,7 @@ class TaskRunner:
             except BaseException as raised:
                 error = raised
             if end.forked:
-                _end_fork(self._tasks.running)
+                _end_fork(self._tasks.running, error)
             now = monotonic()
             failed_s = (now - end.began) / (len(unsent.values) + 1)
             if self._surroundings is not None and (error is not None or not is_timed):
@@ -1175,8 +1175,14 @@ def _is_met(pickled: bytes, error: Exception) -> bool:
     return isinstance(error, condition) if isinstance(condition, tuple) else bool(condition(error))
 
 
-def _end_fork(task_id: int) -> NoReturn:
-    """End a child process that a task forked, if it returns from the task: only the slave itself sends results."""
+def _end_fork(task_id: int, error: BaseException | None) -> NoReturn:
+    """End a child process that a task forked, if it comes back from the task: only the slave itself sends results.
+
+    If it comes back by `sys.exit`, it ends as a plain process would.
+    """
+    if isinstance(error, SystemExit):
+        code = script.code_of(error)
+        os._exit(code & 255 if isinstance(code, int) else 1)
     text = f"mwpy: a process that task {task_id} forked came back from the task, and ends here: end it with os._exit"
     print(text, file=sys.stderr, flush=True)
     os._exit(ExitCode.FAILED)

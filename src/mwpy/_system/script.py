@@ -82,6 +82,14 @@ def exit_code(returned: object, algorithm: str) -> int:
     return int(ExitCode.FAILED)
 
 
+def code_of(leaving: SystemExit) -> object:
+    """Return the exit code of `sys.exit`, as Python has it: a text is written to standard error, and gives 1."""
+    if isinstance(leaving.code, str):
+        print(leaving.code, file=sys.stderr)
+        return 1
+    return 0 if leaving.code is None else leaving.code
+
+
 def mentions_main(path: str) -> bool:
     """Whether the Python file calls or imports something that is named `main`; True if the file cannot be read."""
     try:
