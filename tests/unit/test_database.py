@@ -176,6 +176,12 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         opened(tmp_path / "missing" / "run.db")
 
 
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path, Path(), Path("/")):
+        with pytest.raises(RunDatabaseError, match=r"is a folder: give a file, such as .*run\.db"):
+            opened(path)
+
+
 def test_if_it_cannot_write_it_says_so_once_and_calls_nothing(path: Path) -> None:
     failures, called = Failures(), list[int]()
     writer = opened(path, on_failure=failures)

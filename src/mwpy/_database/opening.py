@@ -160,8 +160,10 @@ def lock(path: Path) -> FileLock:
     """Get the right to write a run database.
 
     Raises:
-        RunDatabaseError: another master has it, or the file system has no locks.
+        RunDatabaseError: another master has it, the file system has no locks, or it is a folder.
     """
+    if path.is_dir():
+        raise RunDatabaseError(f"the run database {path} is a folder: give a file, such as {path / 'run.db'}")
     try:
         return FileLock(path.with_name(f".{path.name}.lock"), clock.date(clock.wall()), ENDS_S)
     except LockHeld as error:
