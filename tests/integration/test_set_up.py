@@ -221,3 +221,9 @@ def test_without_slaves_a_faulty_set_up_is_an_error_of_the_caller(declared: Call
     declared("echo no compiler >&2; exit 3")
     with mwpy.local_master(slaves=0) as mw, pytest.raises(mwpy.CannotRun, match="exit status 3"):
         list(mw.map(folder, range(3)))
+
+
+def test_an_environment_variable_that_is_none_is_an_error_which_names_it(declared: Callable[..., None]) -> None:
+    declared(lambda: {"SCALE": 2, "ROOT": None})
+    with mwpy.local_master(slaves=0) as mw, pytest.raises(mwpy.CannotRun, match="variable 'ROOT': leave it out"):
+        list(mw.map(folder, range(3)))

@@ -114,6 +114,8 @@ def _checked(returned: object) -> Mapping[str, str]:
         raise UsageError(
             f"it returned a {type(returned).__qualname__}: return None, or a dict of environment variables"
         )
+    if unset := [name for name, value in returned.items() if value is None]:
+        raise UsageError(f"it returned None for the environment variable {unset[0]!r}: leave it out, or return a text")
     found = {str(name): str(value) for name, value in returned.items()}
     for name, value in found.items():
         if not name or "=" in name or "\0" in name + value:
