@@ -339,8 +339,12 @@ def test_without_slaves_a_task_waits_for_one(single: Asked) -> None:
     assert str(single.explain(8)) == (
         "task 8 (max) waits to be sent to a slave\n"
         "  no slave is connected: start some, or search for faults with `mwpy doctor`\n"
-        "  7 tasks of the same queue are sent before it"
+        "  it is behind 7 tasks of the same queue"
     )
+    single.core.submit([span(11, MIN)])
+    single.step()
+    turns = "its queue takes turns with 1 other queue, of other algorithms or expected times"
+    assert single.explain(2).reasons[1:] == ["it is behind 1 task of the same queue", turns]
 
 
 def test_slaves_are_busy_with_other_tasks(single: Asked) -> None:
@@ -358,7 +362,7 @@ def test_an_addressed_task_waits_for_its_slave(single: Asked) -> None:
     single.connect(slaves=2)
     single.put(1, 3, sid=SID)
     addressed = "it is addressed to {}, so no other slave is sent it"
-    before, busy = "1 task of the same queue are sent before it", "AGENT-0 on node1: all slaves are busy, with 1 task"
+    before, busy = "it is behind 1 task of the same queue", "AGENT-0 on node1: all slaves are busy, with 1 task"
     assert single.explain(3).reasons == [addressed.format("SLAVE-0"), before, busy]
     single.step(AllocateSlaves(1, SlaveKind.ORDERED))
     single.connect(b"b")

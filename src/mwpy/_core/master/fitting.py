@@ -62,8 +62,8 @@ PLAIN = Requires(((CPUS, 1),))
 class Why(PlainEnum):
     """Why a task waits: a sentence, which `sentence` completes. Those about an agent lack its name."""
 
-    TASKS_BEFORE = "{tasks} of the same queue are sent before it"
-    TURNS = "its queue takes turns with {number} others, of other algorithms or expected times"
+    TASKS_BEFORE = "it is behind {tasks} of the same queue"
+    TURNS = "its queue takes turns with {queues}, of other algorithms or expected times"
     HELD_BACK = "no task is sent now: {text}"
     STOPPED = "the run is stopped, because too many tasks have failed"
     NO_AGENT = "no slave is connected: start some, or search for faults with `mwpy doctor`"
@@ -84,7 +84,7 @@ class Why(PlainEnum):
     ASKED = "it is asked whether it has {text}"
     IN_USE = "not now: {text}"
     OTHER_KIND = "all slaves are ordered or freed, and get no task that is not addressed to them"
-    NOT_ALONE = "the task must run alone, and {tasks} are there"
+    NOT_ALONE = "the task must run alone, and the agent has {tasks}"
     BUSY = "all slaves are busy, with {tasks}"
     IDLE = "a slave is idle: the task is sent when it is its turn"
 
@@ -101,7 +101,8 @@ class WaitReason(Struct, frozen=True):
 def sentence(reason: WaitReason, span: Span) -> str:
     """Return the sentence of a reason, about the tasks of a span."""
     number, needed_s = round(reason.number), round(span.needed_s or 0.0, 2)
-    known = {"tasks": counted(number, "task"), "text": short(reason.text), "algorithm": span.algorithm.name}
+    known = {"tasks": counted(number, "task"), "queues": counted(number, "other queue")}
+    known |= {"text": short(reason.text), "algorithm": span.algorithm.name}
     return reason.why.value.format(number=number, needed_s=needed_s, **known)
 
 
