@@ -47,6 +47,8 @@ class OverseerSettings(Struct, frozen=True):
     interval_s: float = 10.0
     job_limit_s: float | None = None
     """After how many seconds a batch system ends each job; None if this is not known."""
+    job_warned_s: float = 0.0
+    """How many seconds before its time limit a job gets SIGTERM, which ends it; `job_limit_s` is without them."""
 
 
 class FileRead(Struct, frozen=True):
@@ -457,8 +459,10 @@ class OverseerCore:
             about = f"{counted(len(noted), 'job')} still in the queue. The reason for job {noted[0].job_id}"
             texts["waiting"] = f"{about}: {noted[0].note}"
         if computation.missing > 0 and self._lacks_time(computation):
+            early_s, ends = self.settings.job_warned_s, f"a job ends after {self.settings.job_limit_s:.0f} s"
+            ends += f" ({early_s:.0f} s before its time limit, when it gets SIGTERM)" if early_s else ""
             texts["time"] = (
-                f"submits nothing: a job ends after {self.settings.job_limit_s:.0f} s, but each task that waits takes "
+                f"submits nothing: {ends}, but each task that waits takes "
                 f"{computation.content.shortest_task:g} s or more, and a job needs {SPENT_S:.0f} s for its start and "
                 f"its end. Start the overseer with a longer limit of the jobs (--line, or --mw-lifetime in --command), "
                 f"correct seconds_expected, or let the tasks leave their state with mwpy.checkpoint"

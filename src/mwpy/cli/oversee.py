@@ -113,12 +113,13 @@ def make_parser() -> Parser:
     return parser
 
 
-def _job_limit_s(parsed: argparse.Namespace) -> float | None:
-    """After how many seconds a job ends: by the lines for the batch system, or by the agent's own lifetime."""
-    limits = [parse(parsed.command)[0].lifetime]
+def _job_limit_s(parsed: argparse.Namespace) -> tuple[float | None, float]:
+    """After how many seconds a job ends: by the lines for the batch system, or by the agent's own lifetime. In the
+    first case, the second number says how many seconds before its time limit this is."""
+    limits = [(parse(parsed.command)[0].lifetime, 0.0)]
     if (own := language(parsed.system)) is not None:
-        limits.append(own.time_limit_s(parsed.line))
-    return min((limit for limit in limits if limit is not None), default=None)
+        limits.append((own.time_limit_s(parsed.line), own.warned_s))
+    return min(((limit, early) for limit, early in limits if limit is not None), default=(None, 0.0))
 
 
 def options_of(parsed: argparse.Namespace) -> OverseerOptions:
@@ -130,7 +131,7 @@ def options_of(parsed: argparse.Namespace) -> OverseerOptions:
     patience_s = parsed.patience if parsed.patience is not None else 0.0 if once else 60.0
     return OverseerOptions(
         paths=parsed.paths,
-        settings=OverseerSettings(max_jobs, parsed.per_minute, patience_s, parsed.interval, _job_limit_s(parsed)),
+        settings=OverseerSettings(max_jobs, parsed.per_minute, patience_s, parsed.interval, *_job_limit_s(parsed)),
         slaves_per_job=parsed.processes_per_agent,
         priorities={name: value for path, value in parsed.priority for name in (path, os.path.realpath(path))},
         command=parsed.command,
