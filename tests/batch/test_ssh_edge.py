@@ -13,7 +13,7 @@ import pytest
 from tests.batch.systems import until
 from tests.systems.ssh import SshNode
 
-from mwpy._batch import BatchUnavailable, Launch
+from mwpy._batch import BatchUnavailable, Launch, NoFreePlace
 from mwpy._batch.ssh import Ssh
 from mwpy._values.jobs import Job, JobState
 
@@ -74,7 +74,7 @@ def test_jobs_start_on_free_slots_and_no_others_are_taken(hosts: Hosts) -> None:
     jobs = one.submit(hosts.launch(HOLD), 4)
     assert len({*jobs}) == 3
     assert one.free_places(1) == 0
-    with pytest.raises(BatchUnavailable, match="has 1 free slots now"):
+    with pytest.raises(NoFreePlace, match="has 1 free slot now"):
         one.submit(hosts.launch(HOLD), 1)
     assert {job.job_id: job.state for job in hosts.mine(one)} == dict.fromkeys(jobs, JobState.RUNNING)
     until(lambda: all(hosts.output(job) for job in jobs), "three that run")

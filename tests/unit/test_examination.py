@@ -11,7 +11,7 @@ from attrs import define, field
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from mwpy._batch import BatchUnavailable, Launch
+from mwpy._batch import BatchUnavailable, Launch, NoFreePlace
 from mwpy._doctor.examination import (
     MARK,
     Consultation,
@@ -239,3 +239,13 @@ def test_a_batch_system_that_does_not_answer_is_a_fault(consult: Callable[[FakeB
 
     [finding] = consult(Down([], [])).findings(LAUNCH)
     assert (finding.about, finding.found) == ("batch system", "it is down")
+
+
+def test_a_host_without_a_free_slot_is_no_fault(consult: Callable[[FakeBatch], Consultation]) -> None:
+    class Full(FakeBatch):
+        def submit(self, launch: Launch, count: int) -> list[str]:
+            raise NoFreePlace("no host of hosts has 1 free slot now")
+
+    [finding] = consult(Full([], [])).findings(LAUNCH)
+    assert (finding.about, finding.remedy, finding.spare) == ("batch system", "", True)
+    assert finding.found.startswith("no host of hosts has 1 free slot now, so nothing was examined there: wait, or ask")

@@ -18,7 +18,7 @@ from mwpy._values.errors import ExitCode, MwpyError
 from mwpy._values.jobs import Amounts, End, Job, JobState, Outcome
 from mwpy._values.requires import CPUS, GPUS
 
-__all__ = ["Batch", "BatchUnavailable", "End", "Job", "JobState", "Launch", "Outcome"]
+__all__ = ["Batch", "BatchUnavailable", "End", "Job", "JobState", "Launch", "NoFreePlace", "Outcome"]
 
 
 class BatchUnavailable(MwpyError):
@@ -28,6 +28,10 @@ class BatchUnavailable(MwpyError):
     """
 
     exit_code = ExitCode.UNREACHABLE
+
+
+class NoFreePlace(BatchUnavailable):
+    """All places of the batch system are in use now, which is no fault."""
 
 
 PROLOGUE = f"""\

@@ -34,11 +34,12 @@ from attrs import Factory, define
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mwpy._batch import BatchUnavailable, Launch, _host
+from mwpy._batch import BatchUnavailable, Launch, NoFreePlace, _host
 from mwpy._batch.local import job_of, outcome_of
 from mwpy._system import clock, process
 from mwpy._values.errors import UsageError
 from mwpy._values.jobs import End, Job, JobState, Outcome
+from mwpy._values.phrases import counted
 
 CALL_S = 60.0
 """Seconds that a call may take. A call that sends an application may take longer."""
@@ -220,7 +221,8 @@ class Ssh:
             host.placed[job] = Job(job, launch.mark, JobState.RUNNING, host=host.line.name, slaves=launch.slaves)
         if not jobs_by_host:
             avoided = f", apart from {', '.join(launch.avoided)}" if launch.avoided else ""
-            raise BatchUnavailable(f"no host of {self._path} has {launch.slaves} free slots now{avoided}")
+            slots = counted(launch.slaves, "free slot")
+            raise NoFreePlace(f"no host of {self._path} has {slots} now{avoided}")
         self._start(launch, jobs_by_host)
         return [job for jobs in jobs_by_host.values() for job in jobs]
 

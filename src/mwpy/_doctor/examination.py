@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy import resource_file
-from mwpy._batch import Batch, BatchUnavailable, Launch
+from mwpy._batch import Batch, BatchUnavailable, Launch, NoFreePlace
 from mwpy._batch.local import Local
 from mwpy._roles.join import MasterContact, find_master, try_address, visit
 from mwpy._roles.overseer import agent_command
@@ -396,6 +396,9 @@ class Consultation(Struct, frozen=True):
             [job_id] = self.batch.submit(launch, 1)
             self.say(f"job {job_id} is submitted")
             return self._report_of(job_id, launch.log_dir)
+        except NoFreePlace as error:
+            advice = "so nothing was examined there: wait, or ask again when a slot is free"
+            return Finding("batch system", f"{error}, {advice}", spare=True)
         except BatchUnavailable as error:
             return Finding("batch system", str(error), "check that it runs, and that you may use it")
 

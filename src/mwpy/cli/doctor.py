@@ -6,7 +6,8 @@ left. To compare, an agent does the same on this machine first, with the command
 host is checked. Each fault is reported with its remedy. The computation is not disturbed.
 
 With --json, `faults` is the number of faults, and each of the `findings` has `about`, `found`, `remedy` (empty if there
-is no fault) and `spare` (whether it does not work, but is not needed). Output of the job is on standard error.
+is no fault) and `spare` (whether it does not work but is not needed, or was not examined because no slot is free).
+Output of the job is on standard error.
 
 examples:
   mwpy doctor app.rsc
