@@ -177,6 +177,15 @@ def test_a_folder_in_which_users_could_remove_the_entries_of_others_is_refused(t
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="is no folder"):
         Folder(tmp_path / "file")
+    with pytest.raises(UsageError, match=r"\(Not a directory\): correct this, and try again"):
+        Folder(tmp_path / "file" / "queue")
+
+
+def test_the_path_of_a_queue_is_for_all_users(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may not enter the folder in which the keeper was started."""
+    (tmp_path / "own").mkdir(mode=0o700)
+    monkeypatch.chdir(tmp_path / "own")
+    assert f"run `mwpy queue {tmp_path.resolve()}/queue`" in Folder(Path("../queue")).silence()
 
 
 def test_requests_are_added_up_and_an_ended_entry_takes_none(folder: Folder, added: Path) -> None:

@@ -131,14 +131,19 @@ class Folder:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
+        self.path = Path(os.path.realpath(path))  # it is shown to others, who may not enter a folder before `..`
         self._known: dict[Path, tuple[tuple[int, ...], Any]] = {}
         self._ended: dict[str, Entry] = {}
         """The entries that have ended, which is final. Their files are not looked at again: there may be thousands."""
         try:
             about = self.path.stat()
         except OSError as error:
-            raise UsageError(f"the queue {path} cannot be used ({error.strerror}): make this folder first") from error
+            remedies = {
+                errno.ENOENT: "make this folder first",
+                errno.EACCES: "ask for the right to enter each folder of this path",
+            }
+            remedy = remedies.get(error.errno or 0, "correct this, and try again")
+            raise UsageError(f"the queue {path} cannot be used ({error.strerror}): {remedy}") from error
         self.keeper_uid, mode = about.st_uid, about.st_mode
         """The owner of the folder, who keeps the queue."""
         if not stat.S_ISDIR(mode):
