@@ -665,7 +665,8 @@ def test_after_ctrl_c_the_outputs_of_all_finished_runs_are_printed(tmp_path: Pat
     assert (out, started.returncode) == ("2\n", mwpy.ExitCode.INTERRUPTED), err
 
 
-def test_ctrl_c_lets_runs_finish_and_a_second_one_ends_them(tmp_path: Path) -> None:
+def test_ctrl_c_lets_runs_finish_and_a_second_one_ends_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """So does SIGTERM. The end is said."""
     line = "touch began{}; while ! test -e gate; do sleep 0.02; done; echo {}"
     started = start(tmp_path, line, "--shell", "--slaves", "1", ":::", "1", "2")
     until((tmp_path / "began1").exists, "the first run")
@@ -685,8 +686,19 @@ def test_ctrl_c_lets_runs_finish_and_a_second_one_ends_them(tmp_path: Path) -> N
     while "stops" not in started.stderr.readline():
         assert started.poll() is None
     os.kill(started.pid, signal.SIGINT)
-    started.communicate()
-    assert started.returncode == mwpy.ExitCode.INTERRUPTED
+    said = started.communicate()[1].splitlines()[-1]
+    assert (said, started.returncode) == ("mwpy sweep: ended by Ctrl-C; the same command continues it", 130)
+
+    (tmp_path / "began2").unlink()
+    started = start(tmp_path, line, "--shell", "--slaves", "1", ":::", "1", "2")
+    until((tmp_path / "began2").exists, "the second run")
+    os.kill(started.pid, signal.SIGTERM)
+    said = started.communicate()[1].splitlines()[-1]
+    assert (said, started.returncode) == ("mwpy sweep: ended by SIGTERM; the same command continues it", 130)
+    [folder] = tmp_path.glob(".mwpy-sweep/*")
+    assert command_line.main(["status", str(folder)]) == 0
+    ended = "has ended with exit code 130; the same command continues it: cd"
+    assert f"the sweep in {folder} {ended} {tmp_path} && mwpy sweep" in capsys.readouterr().out
 
 
 def num_stored(folder: Path) -> int:

@@ -167,8 +167,11 @@ def state_of(job: Job, folder: Path) -> tuple[State, str]:
     remedy = f"; the same command continues it: cd {shlex.quote(job.base)} && {line}"
     last = _last_line(folder / LOG) if job.mark else ""
     if job.code is not None:
-        text = f"has ended with exit code {job.code}: "
-        text += "{succeeded} of {runs} runs succeeded".format_map(job.summary) if job.summary else last
+        if job.summary:
+            last = "{succeeded} of {runs} runs succeeded".format_map(job.summary)
+        elif job.code == ExitCode.INTERRUPTED:
+            last = ""  # it would only say the same
+        text = f"has ended with exit code {job.code}" + (f": {last}" if last else "")
         return State.ENDED, text if job.code in (ExitCode.OK, 1) else text + remedy
     where = f"in process {job.pid} on {job.host}"
     if job.is_here:
@@ -186,7 +189,8 @@ def state_of(job: Job, folder: Path) -> tuple[State, str]:
     after = stored(folder / FILE, Job)  # it may just have ended
     if after is not None and after.code is not None:
         return state_of(after, folder)
-    return State.LOST, f"was started {where}, which is gone and has not said how it ended ({last}){remedy}"
+    why = f" ({last})" if last else ""
+    return State.LOST, f"was started {where}, which is gone and has not said how it ended{why}{remedy}"
 
 
 def _last_line(log: Path) -> str:

@@ -424,7 +424,7 @@ def refusal(sweep: Sweep, row: Row) -> str:
 
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """Give a list that is filled by the first Ctrl-C. The second one interrupts, and so does SIGTERM."""
+    """Give a list that is filled by the first Ctrl-C. The second one interrupts and says so, and so does SIGTERM."""
     signals: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -435,6 +435,10 @@ def _interrupts() -> Iterator[list[int]]:
     former = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield signals
+    except KeyboardInterrupt:
+        what = "SIGTERM" if signal.SIGTERM in signals else "Ctrl-C"
+        _say(f"mwpy sweep: ended by {what}; the same command continues it")
+        raise
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
