@@ -122,15 +122,21 @@ class Detached:
 
 
 def test_a_detached_sweep_in_htcondor_starts_again_and_is_stopped(condor_desk: CondorDesk) -> None:
+    """Also after an eviction, which does not end `attach`."""
     sweep = Detached(condor_desk)
     sweep.start()
+    attached = condor_desk.mwpy("sweep", "attach", "runs")
+    attached.says("runs in process ")
+    mark = json.loads((condor_desk.folder / "runs" / "job.json").read_text())["mark"]
+    condor_desk.pool("condor_vacate_job", "-constraint", f'MwpySweep == "{mark}"')
+    attached.says("as job ")
+    until(lambda: "runs in process " in sweep.asked("status", "runs")[1], "its next start")
     killed = sweep.kill()
     until(lambda: f"in process {killed}" not in sweep.asked("status", "runs")[1], "another process")
     sweep.let_end(1, 2)
     until(lambda: "2 succeeded" in sweep.asked("status", "runs")[1], "two results")
     assert sweep.asked("stop", "runs", "--now") == (0, "the sweep in runs ends now\n")
-    code, said = sweep.asked("attach", "runs")
-    assert code == ExitCode.INTERRUPTED, said
+    assert attached.end() == ExitCode.INTERRUPTED, attached.out
     condor_desk.until_empty()
 
 

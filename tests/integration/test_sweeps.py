@@ -23,6 +23,7 @@ import mwpy
 from mwpy.cli import compare
 from mwpy.cli import sweep as command_line
 from mwpy.run_database import RunDatabase
+from mwpy.sweep.job import Job, store
 
 Sweep = Callable[..., int]
 
@@ -644,6 +645,26 @@ def test_a_program_that_the_kernel_kills_for_its_memory_says_so(sweep: Sweep, tm
     line = f"{sys.executable} -c 'import time; x = bytearray({{mb}} * 1000000); time.sleep(2)'"
     assert sweep(line, "--values", "mb=600", "--memory-max", "300MB", "--folder", "s") == 1
     assert "lack of memory: raise its memory_max" in rows_of(tmp_path / "s" / "failed.csv")[1][1]
+
+
+def test_an_evicted_sweep_that_is_still_queued_has_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """HTCondor starts it again. Its queue says the id of the job, its state and a reason."""
+    evicted = Job(["true"], str(tmp_path), "mark", "htcondor", 1, "", "node1", code=mwpy.ExitCode.INTERRUPTED)
+    store(tmp_path / "job.json", evicted)
+    queue = tmp_path / "condor_q"
+    queue.touch(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for queued, text in {
+        "7 1 undefined": "waits as job 7 of htcondor\n",
+        "7 2 undefined": "runs as job 7 of htcondor\n",
+        "7 3 undefined": "has ended with exit code 130; the same command continues it: ",
+        "": "has ended with exit code 130; the same command continues it: ",
+    }.items():
+        queue.write_text(f"#!/bin/sh\necho {queued}\n")
+        assert command_line.main(["status", str(tmp_path)]) == 0
+        assert f"the sweep in {tmp_path} {text}" in capsys.readouterr().out
 
 
 # Ctrl-C and the end of the machine

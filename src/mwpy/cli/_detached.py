@@ -74,6 +74,9 @@ QUEUES = {
 """The commands that show the job with a mark: its id, its state, and a reason."""
 
 RUNNING, HELD = ("2", "RUNNING", "COMPLETING"), ("5", "REQUEUE_HOLD", "SPECIAL_EXIT")
+OVER = ("", "3", "4")
+"""The states of a job that does not start again: it is not in the queue, or leaves it."""
+
 NO_REASON = ("", "None", "undefined")
 
 
@@ -166,7 +169,8 @@ def state_of(job: Job, folder: Path) -> tuple[State, str]:
     line = shlex.join(["mwpy", "sweep", *(["--detach"] if job.mark else []), *words])
     remedy = f"; the same command continues it: cd {shlex.quote(job.base)} && {line}"
     last = _last_line(folder / LOG) if job.mark else ""
-    if job.code is not None:
+    is_over = job.code != ExitCode.INTERRUPTED or not job.system or _queued(job)[1] in OVER  # else it was evicted
+    if job.code is not None and is_over:
         if job.summary:
             last = "{succeeded} of {runs} runs succeeded".format_map(job.summary)
         elif job.code == ExitCode.INTERRUPTED:
@@ -217,7 +221,7 @@ def stop(job: Job, folder: Path, now: bool) -> None:
         os.kill(job.pid, signal.SIGTERM if now else signal.SIGINT)
     elif not job.system:
         raise UsageError(f"the sweep in {folder} {text}: run this command there")
-    elif job.system == "slurm" and job.pid and not now:
+    elif job.system == "slurm" and job.pid and state is State.RUNS and not now:
         process.answer_of(["scancel", "--batch", "--signal=INT", _queued(job)[0]], ANSWER_S)
     else:
         process.answer_of(["scancel" if job.system == "slurm" else "condor_rm", _queued(job)[0]], ANSWER_S)

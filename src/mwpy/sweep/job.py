@@ -52,6 +52,7 @@ class Job(Struct, omit_defaults=True):
     def begin(self, folder: Path, runs: int) -> None:
         """This process makes the runs from now on."""
         self.pid, self.born, self.host, self.runs = os.getpid(), _born(os.getpid()), platform.node(), runs
+        self.code, self.summary = None, {}  # of its last start, if it was evicted
         store(folder / FILE, self)
 
     @property
