@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import sys
 import threading
 import uuid
 import weakref
@@ -45,7 +46,7 @@ from mwpy._values.algorithm import REGISTRY, Algorithm, Initialized, TaskCall, a
 from mwpy._values.bounds import Buffer
 from mwpy._values.errors import DependencyFailed, OutOfTime, TaskCancelled, TaskFailed, UsageError, shown_in_ipython
 from mwpy._values.items import Grid
-from mwpy._values.phrases import text_of
+from mwpy._values.phrases import counted, text_of
 from mwpy._values.policy import Policies, TaskPolicy, check_keywords, merged
 from mwpy._values.task import ReferringBuffers, Result, ResultReference, UnrunnableTask, failed
 
@@ -402,13 +403,19 @@ class Tasks:
         self.cancel([future for number, future in self.open.copy().items() if number > self._before_cell], kill=True)
 
     def end_with_interpreter(self) -> None:
-        """Wait for all tasks at the end of the interpreter. Ctrl-C gives them up."""
+        """Wait for all tasks at the end of the interpreter, and say so if it takes long. Ctrl-C gives them up."""
         if not self.thread.is_alive():
             return
         with self._lock:
             self._refuse(RuntimeError(INTERPRETER_ENDS))
         self.leave()
         try:
+            self.thread.join(SHOW_S)
+            if count := len(self.open):
+                left = counted(count, "task")
+                print(
+                    f"mwpy: this process waits for {left} of an executor; Ctrl-C cancels", file=sys.stderr, flush=True
+                )
             self.thread.join()
         except KeyboardInterrupt:
             self.give_up()

@@ -332,12 +332,33 @@ def test_an_interrupt_of_a_block_ends_its_tasks(tmp_path: Path) -> None:
     assert [future.result(0) for future in futures] == [0, 1, 2, 3]
 
 
-def start(stage: Stage, text: str) -> Running:
+def start(stage: Stage, text: str, *arguments: object) -> Running:
     """Run a script with executors."""
     (stage.folder / "script.py").write_text(text)
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     variables = {"PYTHONPATH": path, "XDG_STATE_HOME": str(stage.folder / "state")}
-    return stage.start(str(stage.folder / "script.py"), variables=variables)
+    return stage.start(str(stage.folder / "script.py"), *arguments, variables=variables)
+
+
+WITHOUT_A_BLOCK = """
+import sys
+import mwpy
+from tests.integration.apps import chores
+
+executor = mwpy.Executor(slaves=1)
+futures = [executor.submit(chores.wait_for, sys.argv[1], number) for number in range(4)]
+futures[0].result()
+"""
+
+
+def test_without_a_block_the_end_waits_for_tasks_and_says_so_and_an_interrupt_cancels_them(stage: Stage) -> None:
+    running = start(stage, WITHOUT_A_BLOCK, stage.folder / "gate")
+    until((stage.folder / "gate.0.runs").exists, "a task that runs")
+    running.send(signal.SIGINT)
+    until(lambda: "mwpy: this process waits for 4 tasks of an executor; Ctrl-C cancels" in running.err, "the message")
+    running.send(signal.SIGINT)
+    running.end()
+    stage.no_process_left()
 
 
 OVERSEEN = """
