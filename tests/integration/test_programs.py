@@ -171,7 +171,10 @@ def _only_result(mw: mwpy.LocalMaster) -> mwpy.Result[Any]:
 FAILING: list[tuple[mwpy.Command, str]] = [
     (mwpy.command("sh -c {x}"), "it ended with exit code 3 (on "),
     (mwpy.command("sh -c {x}", check=[0, 1]), "it ended with exit code 3 (on "),
-    (mwpy.command("sh -c 'kill -9 $$' {x}"), "SIGKILL ended it (on "),
+    (
+        mwpy.command("sh -c 'kill -9 $$' {x}"),
+        "SIGKILL ended it: most often, the kernel sends it for lack of memory; then raise memory_max",
+    ),
     (mwpy.command("no-such-program {x}"), "there is no program no-such-program in PATH"),
     (mwpy.command("/no/such {x}"), "there is no program /no/such"),
     (mwpy.command("./parameters.json {x}"), "parameters.json is not executable; set this with chmod +x"),

@@ -641,10 +641,13 @@ def test_a_detached_sweep_that_cannot_start_says_why(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.skipif(own_group() is None, reason="this process may not make control groups")
-def test_a_program_that_the_kernel_kills_for_its_memory_says_so(sweep: Sweep, tmp_path: Path) -> None:
+def test_a_program_that_the_kernel_kills_for_its_memory_names_the_remedy(sweep: Sweep, tmp_path: Path) -> None:
     line = f"{sys.executable} -c 'import time; x = bytearray({{mb}} * 1000000); time.sleep(2)'"
     assert sweep(line, "--values", "mb=600", "--memory-max", "300MB", "--folder", "s") == 1
-    assert "lack of memory: raise its memory_max" in rows_of(tmp_path / "s" / "failed.csv")[1][1]
+    assert (
+        "SIGKILL ended it: most often, the kernel sends it for lack of memory; then raise memory_max"
+        in rows_of(tmp_path / "s" / "failed.csv")[1][1]
+    )
 
 
 def test_an_evicted_sweep_that_is_still_queued_has_not_ended(

@@ -547,10 +547,13 @@ def _verdict(check: Any, outcome: Outcome) -> str:
 
 
 def _exit(code: int) -> str:
-    if code >= 0:
-        return f"it ended with exit code {code}"
     from signal import Signals
 
+    if code in (-Signals.SIGKILL, 128 + Signals.SIGKILL):  # that of a shell which has run it
+        why = "most often, the kernel sends it for lack of memory; then raise memory_max, or ask for more memory"
+        return f"SIGKILL ended it: {why}"
+    if code >= 0:
+        return f"it ended with exit code {code}"
     return f"{Signals(-code).name if -code in {*Signals} else f'signal {-code}'} ended it"
 
 

@@ -26,7 +26,6 @@ from msgspec import Struct
 
 import mwpy
 from mwpy import EndIsNear
-from mwpy._system import memory
 from mwpy.sweep.files import File
 
 SCRATCH = ("_CONDOR_SCRATCH_DIR", "TMPDIR")
@@ -54,27 +53,6 @@ LAST_BYTES = 2000
 """How much of the end of its output the message about a failed program shows."""
 
 
-KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-"""The exit codes of a program that was killed: its own, and that of a shell that has run it."""
-
-NO_MEMORY = "the kernel killed it for lack of memory: raise its memory_max, or let it ask for more (memory)"
-
-
-class _MemoryKills(Struct):
-    """How many processes around this one the kernel has killed for lack of memory."""
-
-    count: int | None = None
-    """The number when it was last read."""
-
-    def have_grown(self) -> bool:
-        """Whether the kernel has killed some since the last call; False at the first one."""
-        before, self.count = self.count, memory.count_job_kills()
-        return before is not None and self.count > before
-
-
-MEMORY_KILLS = _MemoryKills()
-
-
 class Ended(Struct, frozen=True):
     """How a program ended."""
 
@@ -84,7 +62,7 @@ class Ended(Struct, frozen=True):
     peak_memory: int
     """The most memory that one of its processes used, in bytes."""
     stopped: str = ""
-    """Why it was ended, as far as that is known; empty if it ended by itself."""
+    """Why it was ended; empty if it ended by itself."""
 
 
 @contextmanager
@@ -181,8 +159,6 @@ def run(
         if stdin:
             given.write(stdin)
             given.seek(0)
-        if MEMORY_KILLS.count is None:
-            MEMORY_KILLS.have_grown()
         started = time.monotonic()
         process = subprocess.Popen(
             words, cwd=folder, env=environment, stdin=given, stdout=output, stderr=errors, process_group=0
@@ -204,8 +180,6 @@ def run(
         text = f"mwpy: the time of the task is over, so {words[0]} was ended; its last lines:\n{last}"
         print(text, file=sys.stderr, flush=True)
         raise EndIsNear(f"the time of the task is over, and {words[0]} had not ended")
-    if process.returncode in KILLED and MEMORY_KILLS.have_grown():
-        why = why or NO_MEMORY
     return Ended(process.returncode, time.monotonic() - started, usage.ru_maxrss * 1024, why)
 
 
