@@ -267,6 +267,24 @@ def test_a_name_that_is_imported_from_elsewhere_is_found(load: Load, old: str, n
     assert differences(theirs, Sources()) == []
 
 
+def test_a_package_and_its_module_of_the_same_alias_are_not_the_same_import(load: Load) -> None:
+    app = "import os as paths\ndef f(x):\n    return paths.sep\n"
+    theirs = _code(load({"own_app": app}).f)
+    load({"own_app": app.replace("import os as", "import os.path as")})
+    assert differences(theirs, Sources()) == ["import paths in own_app.py"]
+    app = "import os\ndef f(x):\n    return os.sep\n"
+    theirs = _code(load({"own_app": app}).f)
+    load({"own_app": app.replace("import os", "import os.path as os")})
+    assert differences(theirs, Sources()) == ["import os in own_app.py"]
+
+
+def test_an_item_that_is_set_under_a_name_does_not_belong_to_this_name(load: Load) -> None:
+    app = "SCALE = 2\nOUT = {}\ndef f(x):\n    return SCALE\nOUT[SCALE] = 1\n"
+    theirs = _code(load({"own_app": app}).f)
+    load({"own_app": app.replace("= 1", "= 3")})
+    assert differences(theirs, Sources()) == []
+
+
 def test_an_edit_of_what_a_decorator_or_a_default_argument_is_made_from_is_found(load: Load) -> None:
     app = (
         "RATE, MORE = 2, 3\ndef scaled(k):\n    def decorate(g):\n        return lambda x: k * g(x)\n"

@@ -376,11 +376,15 @@ def test_a_function_of_another_module_of_the_user_counts(module: Modules, use: s
 
 
 def test_a_module_that_is_used_as_a_value_counts_as_a_whole(module: Modules) -> None:
-    """So do the modules that it imports, but not the packages of Python."""
+    """So do the modules that it imports, but not the packages of Python, nor what only types need."""
     use = "import helpers\ndef f(): return getattr(helpers, 'g')()"
-    helpers = "import json, inner\nfrom inner import x\nfrom inner import *\ndef g(): return 1"
+    helpers = (
+        "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    import nobody_has\n"
+        "import json, inner\nfrom inner import x\nfrom inner import *\ndef g(): return 1"
+    )
     old, new = (code_of(module(use, helpers=helpers, inner=f"x = {x}").f) for x in (1, 2))
     assert reported(old, new) == ["global inner.x changed from 1 to 2", "module inner changed"]
+    assert not [part for part in old.parts if "nobody_has" in part]
     assert old.parts["Python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
 
 

@@ -75,9 +75,10 @@ class Text:
         return found
 
     def imported_by(self, name: str) -> Iterator[Use]:
-        """Yield all that it imports, also in functions, if it is the text of the module of this name."""
+        """Yield all that it imports, also in functions, if it is the text of the module of this name. What it imports
+        for the names of types only is never loaded."""
         package = name if os.path.basename(self.file).startswith("__init__.") else name.rpartition(".")[0]
-        for each in ast.walk(self.tree) if self.tree is not None else ():
+        for each in _run_in(self.tree) if self.tree is not None else ():
             for _, module, there in _imported(each):
                 yield from import_uses(Import(module, (there,) if there else ()), package)
 
@@ -87,9 +88,10 @@ class Text:
         it is the module itself. `*` has all modules from which everything is imported."""
         found: dict[str, tuple[str, str]] = {}
         for statement in _statements_in(self.tree):
+            aliases = {each.asname for each in getattr(statement, "names", ()) if isinstance(each, ast.alias)}
             for name, module, there in _imported(statement):
                 before = f"{found['*'][0]} " if name == "*" in found else ""
-                is_top = not there and module.partition(".")[0] == name  # other imports may bind the same package
+                is_top = not there and name not in aliases  # other imports may bind the same package
                 found[name] = "" if is_top else f"{before}{module}", there
         return found
 
@@ -153,6 +155,16 @@ def _statements_in(node: ast.AST | None) -> Iterator[ast.stmt]:
             yield from _statements_in(each)
 
 
+def _run_in(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is inside of a syntax tree, except what stands under `if TYPE_CHECKING:`."""
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        is_for_types = isinstance(each, ast.If) and ast.unparse(each.test).rpartition(".")[2] == "TYPE_CHECKING"
+        waiting += each.orelse if is_for_types else ast.iter_child_nodes(each)  # type: ignore[attr-defined]
+
+
 def _imported(node: ast.AST) -> Iterator[tuple[str, str, str]]:
     """Yield each name that an import statement binds, the module, and the name there, as for `Text.imports`."""
     if isinstance(node, ast.ImportFrom):
@@ -187,7 +199,17 @@ def _registered_by(statement: ast.stmt) -> set[str]:
 
 def _names_of(targets: list[ast.expr]) -> set[str]:
     """Return the variables of which expressions are items, attributes or the like."""
-    return {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+    names: set[str] = set()
+    while targets:
+        target: Any = targets.pop()
+        if isinstance(target, ast.Tuple | ast.List):
+            targets += target.elts
+            continue
+        while isinstance(target, ast.Attribute | ast.Subscript | ast.Starred | ast.Call):
+            target = target.func if isinstance(target, ast.Call) else target.value
+        if isinstance(target, ast.Name):
+            names.add(target.id)
+    return names
 
 
 def normal_text(statements: Iterable[ast.AST]) -> str:
