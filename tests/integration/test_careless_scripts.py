@@ -371,6 +371,46 @@ def test_results_of_slaves_with_other_values_are_reused_only_while_the_files_are
     assert "has the results of 6 tasks" in stage.run("", program=program).err
 
 
+LATER = """
+import mwpy
+
+RATES = {"a": 1}
+RATE = 1
+
+def scale(x):
+    return RATES["a"] * x
+
+def shift(x):
+    return RATE + x
+
+def main():
+    global RATE
+    with mwpy.open(slaves=SLAVES) as mw:
+        for rate in 1, 10, 100:
+            RATES["a"] = rate
+            print(list(mw.map(scale, [1, 2])))
+        for rate in 1, 10:
+            RATE = rate
+            print(*[result.value for result in mw.as_completed([mwpy.task(shift, 1)])])
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_a_setting_that_is_changed_between_two_maps_or_submissions_is_named_once(stage: Stage) -> None:
+    script = stage.folder / "script.py"
+    script.write_text(LATER.replace("SLAVES", "1"))
+    ended = stage.run("", program=[sys.executable, "script.py"])
+    assert ended.out == "[1, 2]\n[1, 2]\n[1, 2]\n2\n2\n"
+    first, second = ended.err.splitlines()
+    assert first.startswith("mwpy: scale uses RATES, and slaves have another value of it than the master: ")
+    assert second.startswith("mwpy: shift uses RATE, and slaves have another value of it than the master: ")
+    script.write_text(LATER.replace("SLAVES", "0"))
+    ended = stage.run("", program=[sys.executable, "script.py"])
+    assert (ended.out, ended.err) == ("[1, 2]\n[10, 20]\n[100, 200]\n2\n11\n", "")
+
+
 def test_settings_without_a_change_are_not_named(stage: Stage) -> None:
     same = SETTINGS.replace('RATES["a"] = 10', "").replace("Options.rate = 10", "")
     (stage.folder / "script.py").write_text(same)

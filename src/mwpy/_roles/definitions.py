@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count, repeat
+from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -22,7 +23,8 @@ from msgspec.structs import replace
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.state import RenewSlaves
 from mwpy._system import process
-from mwpy._system.own_code import used_by
+from mwpy._system.clock import monotonic
+from mwpy._system.own_code import other_values, used_by
 from mwpy._system.packages import UserModules, module_path
 from mwpy._system.script import finds
 from mwpy._transport.codec import Codec, has_code
@@ -30,6 +32,7 @@ from mwpy._values.algorithm import PYTHON, REGISTRY, Algorithm, algorithm_of
 from mwpy._values.bounds import MAX_REASON
 from mwpy._values.errors import UsageError
 from mwpy._values.messages import AlgorithmDefinition, SetUp
+from mwpy._values.phrases import first_of, text_of_other_values
 from mwpy._values.policy import Policies
 from mwpy._values.records import AlgorithmDefined
 from mwpy._values.shares import Shared, SharedObject
@@ -91,6 +94,10 @@ LARGE_BYTES = 16 << 20
 """If a pickle is larger, a notice says so: it is pickled at each submission."""
 
 
+COMPARED_SHARE = 0.05
+"""Which part of the time the values of one algorithm are compared, if its tasks are submitted without a pause."""
+
+
 class Prepared(Algorithm):
     """An algorithm as it was at one moment: the calls of one `map` are submitted with the same pickle."""
 
@@ -114,6 +121,8 @@ class Definitions:
     """Adds the digest of the code to a definition; None without a run database."""
     notice: Callable[[str], object] | None = None
     """Tells the user a text once; None if there is no user."""
+    compares: bool = False
+    """Whether slaves are other processes, which do not see what this one changes in its modules."""
     numbers: Iterator[int] = Factory(count)
     known: dict[Algorithm, Defined] = Factory(dict)
     """The algorithms that travel by name."""
@@ -156,7 +165,20 @@ class Definitions:
 
     def of(self, algorithm: Algorithm) -> Defined:
         """Return the definition of an algorithm, at once if it never changes."""
-        return self.known.get(algorithm) or self.define(algorithm)
+        defined = self.known.get(algorithm) or self.define(algorithm)
+        if self.compares and (now := monotonic()) >= defined.compare_at:
+            self._compare(defined, now)
+        return defined
+
+    def _compare(self, defined: Defined, now: float) -> None:
+        """Say which values this process has changed since the definition, which slaves have compared with theirs."""
+        code = defined.record.definition.code
+        if REGISTRY.slaves or not any(each.values for each in code.values()):
+            defined.compare_at = inf
+            return
+        if (other := other_values(code, {})) and self.notice is not None:
+            self.notice(text_of_other_values(defined.name, first_of(other, len(other))))
+        defined.compare_at = now + (monotonic() - now) / COMPARED_SHARE
 
     def define(self, algorithm: Algorithm) -> Defined:
         """Return the definition of an algorithm as it is now. `known` has the algorithms that never change.

@@ -81,8 +81,9 @@ class Calls:
     ) -> Calls:
         """Those of a new user of a master."""
         SOURCES.remember()
-        only_here = io.core.state.settings.only_here
-        watch = CodeWatch(io, only_here=only_here) if codec.main_by_value and is_interactive() else None
+        settings = io.core.state.settings
+        compares = not settings.in_this_process
+        watch = CodeWatch(io, only_here=settings.only_here) if codec.main_by_value and is_interactive() else None
 
         def notice(text: str) -> None:
             io.command(Tell(text))
@@ -95,7 +96,7 @@ class Calls:
                 run_store.TaskKeys(notice),
                 partial(run_store.with_code, notice=notice, before=io.before_tasks),
             )
-        return cls(Definitions(codec, watch, with_code, notice, io.algorithm_numbers), for_all, refer, keys)
+        return cls(Definitions(codec, watch, with_code, notice, compares, io.algorithm_numbers), for_all, refer, keys)
 
     def policy(self, algorithm: Algorithm, given: Policies) -> tuple[TaskPolicy, Extras | None]:
         """Return the policy of a call, and what travels with its arguments.

@@ -120,7 +120,6 @@ def other_values(theirs: Mapping[str, ModuleCode], compared: dict[tuple[str, str
         theirs: what a function uses on the master.
         compared: the digests of those that were compared before, by module and name. The new ones are added.
     """
-    places = {os.getcwd(), os.path.dirname(getattr(sys.modules[MAIN], "__file__", None) or ""), os.uname().nodename}
     differing: list[str] = []
     for module, code in theirs.items():
         own = vars(sys.modules[module]) if module in sys.modules else {}
@@ -128,7 +127,7 @@ def other_values(theirs: Mapping[str, ModuleCode], compared: dict[tuple[str, str
             digest = compared.get((module, name))
             if digest is None:
                 digest = _digest(own[name])
-                if digest != code.values[name] and _names_one_of(places - {""}, own[name]):
+                if digest != code.values[name] and _names_a_place(own[name]):
                     digest = ""
                 compared[module, name] = digest
             if digest not in ("", code.values[name]):
@@ -136,13 +135,15 @@ def other_values(theirs: Mapping[str, ModuleCode], compared: dict[tuple[str, str
     return sorted(differing)
 
 
-def _names_one_of(places: set[str], value: object) -> bool:
-    """Whether the text of a value names a place, or cannot be made."""
+def _names_a_place(value: object) -> bool:
+    """Whether the text of a value names the place of a process, or cannot be made."""
     try:
         text = repr(value)
+        script = getattr(sys.modules[MAIN], "__file__", None) or ""
+        places = {os.getcwd(), os.path.dirname(script), os.uname().nodename}
     except Exception:  # an object of the script behaves strangely
         return True
-    return any(place in text for place in places)
+    return any(place in text for place in places - {""})
 
 
 MOST_OBJECTS = 10_000

@@ -125,7 +125,7 @@ def bytes_in(text: str) -> int:
     return int(float(number) * 1024 ** " KMGT".index((unit or " ").upper()))
 
 
-def other_values(name: str, variables: str) -> str:
+def text_of_other_values(name: str, variables: str) -> str:
     """Say that slaves do not have the master's values of variables that a function uses.
 
     Args:

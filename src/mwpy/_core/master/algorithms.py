@@ -52,6 +52,8 @@ class Defined:
         """How many of its tasks wait for the results of others."""
         self.refused = False
         """Whether some agent ever reported that its slaves cannot run it."""
+        self.compare_at = 0.0
+        """When the algorithm's thread compares the master's values again with those of the definition, on its clock."""
         self.leaves_state = False
         """Whether one of its tasks ever left a state for its next attempt. Then an attempt is useful even if it does
         not finish, so no task of it is held back because an agent has too little time left."""

@@ -55,7 +55,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.connections import Garbage, Stranger, TurnedAway, Vanished
 from mwpy._values.errors import ProtocolError
 from mwpy._values.messages import Logged, size_of_records
-from mwpy._values.phrases import amount, counted, other_values
+from mwpy._values.phrases import amount, counted, text_of_other_values
 
 # Takes over what tasks have logged, and gives it to the algorithm's thread.
 #
@@ -324,7 +324,7 @@ class MasterCore:
                     agent.slaves[number].peak_bytes = peak_bytes
             case messages.OtherValues(number, algorithm, names) if number in agent.slaves:
                 if (defined := self.state.jar.algorithms.defined.get(algorithm)) is not None:
-                    self.state.notice(other_values(defined.name, names), key=f"other values {names}")
+                    self.state.notice(text_of_other_values(defined.name, names), key=f"other values {names}")
                     if defined.record.code:
                         self.state.record(records.OtherValues(algorithm, defined.record.code_of_slaves, names))
             case messages.SlaveDied():
