@@ -34,6 +34,18 @@ def test_a_task_sees_what_the_cells_have_defined_by_then(notebook: Notebook) -> 
         assert notebook.run("[(type(x) is Length, x.text()) for x in mw.map(make, [0])]") == f"[(True, {text!r})]"
 
 
+def test_a_variable_of_a_module_that_only_the_notebook_has_changed_is_named(notebook: Notebook) -> None:
+    """Slaves import the module themselves: it does not matter whether the function itself travels by value."""
+    notebook.edit("settings_a", "K = 5", "def f(x): return K * x")
+    notebook.run("import settings_a\nsettings_a.K = 7")
+    named = "and slaves have another value of it than the master"
+    assert f"<lambda> uses K of settings_a, {named}" in notebook.run("list(mw.map(lambda x: settings_a.f(x), [1]))")
+    notebook.edit("settings_b", "K = 5", "def f(x): return K * x")
+    assert notebook.run("import settings_b\nlist(mw.map(settings_b.f, [1]))") == "[5]"
+    changed = notebook.run("settings_b.K = 7\nlist(mw.map(settings_b.f, [1]))")
+    assert f"f uses K of settings_b, {named}" in changed
+
+
 def test_autoreload_is_enough_to_use_edited_modules(notebook: Notebook) -> None:
     """IPython replaces single functions and methods of a module in place, and then their line numbers are wrong."""
     notebook.edit("auto", "K = 5", "class A:", "    def f(self): return 1", "class B:", "    def f(self): return K")

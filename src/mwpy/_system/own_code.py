@@ -81,12 +81,13 @@ def used_by(
     walk.follow(function, by_value)
     own, homes = walk.with_imports(by_value), dict.fromkeys(map(home_of, walk.modules))
     packages = versions(home for home in homes if home not in ("", MWPY, PYTHON))
-    files = {name: sources.of(name) for name in walk.parts}
+    values = {name: digests for name in walk.values if is_own(name) and (digests := walk.values_of(name))}
+    files = {name: sources.of(name) for name in {**walk.parts, **values}}
     return Used(
         {name: version for name, version in packages.items() if version},
         own,
         {
-            name: ModuleCode(text.digest, walk.parts[name], walk.values_of(name))
+            name: ModuleCode(text.digest, walk.parts.get(name, {}), values.get(name, {}))
             for name, text in files.items()
             if text is not None
         },
@@ -218,7 +219,7 @@ class _Walk:
     """The digest of each part, by module."""
     modules: dict[str, None] = Factory(dict)
     """The modules of everything that is used and does not travel with the function."""
-    _values: dict[str, set[str]] = Factory(dict)
+    values: dict[str, set[str]] = Factory(dict)
     """The variables and classes that do not travel with the function, by module."""
     _assigned: set[tuple[str, str]] = Factory(set)
     """The modules and names of variables that functions assign."""
@@ -247,7 +248,7 @@ class _Walk:
     def values_of(self, module: str) -> dict[str, str]:
         """Return the digests of the values that are used of a module, without those that the functions assign."""
         own = vars(sys.modules[module]) if module in sys.modules else {}
-        names = (each for each in sorted(self._values.get(module, ())) if (module, each) not in self._assigned)
+        names = (each for each in sorted(self.values.get(module, ())) if (module, each) not in self._assigned)
         return {name: digest for name in names if name in own and (digest := _digest(own[name]))}
 
     def with_imports(self, by_value: bool) -> list[str]:
@@ -292,7 +293,7 @@ class _Walk:
                 with_it = module == MAIN and not is_same(name, space.get(name), self._found)
                 if not with_it:
                     self._note(module, name)
-                    self._values.setdefault(module, set()).add(name)
+                    self.values.setdefault(module, set()).add(name)
             self._waiting.append((use.value, with_it))
 
     def _note(self, module: str, name: str) -> None:

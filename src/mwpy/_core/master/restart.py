@@ -114,7 +114,7 @@ def occurrences_of(
 
 CODE_CHANGED = (
     "{name} has answers in the run database from other code: {changes}. They are not used, so its tasks run again. "
-    "--mw-reuse-changed-code uses them"
+    "--mw-reuse-changed-code, or reuse_changed_code=True, uses them"
 )
 
 NOT_USED = (
