@@ -293,13 +293,20 @@ def test_a_map_of_results_says_if_all_items_failed(stage: Stage) -> None:
 
 
 SETTINGS = """
-import logging, os, sys
+import functools, itertools, logging, os, sys, threading
 from pathlib import Path
 import mwpy
 
 RATES = {"a": 1}
 HERE = Path(__file__).parent
 CACHE, count, log = {}, 0, logging.getLogger()
+LOCK, NUMBERS, OUT = threading.Lock(), itertools.count(), sys.stdout
+
+@functools.cache
+def known(x):
+    return x
+
+OPERATIONS = {"known": known, "same": lambda x: x, "partial": functools.partial(max, 0)}
 
 class Options:
     rate = 1
@@ -308,6 +315,9 @@ def scale(x):
     global count
     count += 1
     log.debug(HERE)
+    with LOCK:
+        known(next(NUMBERS) + len(OUT.name))
+    OPERATIONS["new"] = known
     return CACHE.setdefault(x, RATES["a"] * Options.rate * x)
 
 def again(x):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import importlib
 import linecache
+import logging
 import os
 import sys
 import threading
@@ -17,6 +19,7 @@ from typing import Any
 import attrs
 import cloudpickle
 import numpy as np
+import pandas as pd
 import pytest
 import zmq
 
@@ -29,6 +32,7 @@ from mwpy._values.sources import Sources
 Load = Callable[[dict[str, str]], Any]
 
 APP = """
+import enum
 import functools
 import own_helpers
 from own_helpers import SIZE, Base
@@ -44,6 +48,7 @@ try:
 except ImportError:
     LIMIT, REST = 1, 2
 UNUSED = 1
+KIND = enum.Enum("KIND", "A B")
 
 def decorate(function):
     @functools.wraps(function)
@@ -166,7 +171,24 @@ def _other_values(load: Load, change: Callable[[Any], object]) -> list[str]:
         (lambda app: setattr(app, "RATE", str(Path.cwd() / "data")), ["RATE of own_app"]),
         (lambda app: app.TABLE.update(b=[*range(20_000)]), []),
         (lambda app: app.TABLE.update(b=np.arange(3)), ["TABLE of own_app"]),
-        (lambda app: app.TABLE.update(b=np.arange(1_000_000)), []),
+        (lambda app: app.TABLE.update(b=np.arange(1_000_000)), ["TABLE of own_app"]),
+        (lambda app: app.TABLE.update(b=np.zeros(100_000_000)), []),
+        (lambda app: app.TABLE.update(b=np.full(20_000, None)), ["TABLE of own_app"]),
+        (lambda app: app.TABLE.update(b=np.random.default_rng(1)), []),
+        (lambda app: app.TABLE.update(b=pd.DataFrame({"a": range(100)})), ["TABLE of own_app"]),
+        (lambda app: app.TABLE.update(b=pd.DataFrame({"a": range(1_000_000)})), []),
+        (lambda app: app.TABLE.update(b=types.SimpleNamespace(a=1)), ["TABLE of own_app"]),
+        (lambda app: app.TABLE.update(b=argparse.Namespace(a=1)), ["TABLE of own_app"]),
+        (lambda app: app.TABLE.update(b=functools.partial(app.unused, 1)), ["TABLE of own_app"]),
+        (lambda app: app.TABLE.update(b=app.unused), ["TABLE of own_app"]),
+        (lambda app: setattr(app, "RATE", app.KIND.B), ["RATE of own_app"]),
+        (lambda app: setattr(app, "helper", app.unused), ["helper of own_app"]),
+        (lambda app: setattr(app, "Shape", app.own_helpers.Model), ["Shape of own_app"]),
+        (lambda app: setattr(app.Shape, "make", app.unused), ["Shape of own_app"]),
+        (lambda app: setattr(app.Shape, "area", property(app.unused)), ["Shape of own_app"]),
+        (lambda app: setattr(app.Shape, "log", logging.getLogger("a")), []),
+        (lambda app: app.TABLE.update(b=sys.stdout), []),
+        (lambda app: app.TABLE.update(b=(each for each in "ab")), []),
     ],
 )
 def test_values_that_only_the_master_has_changed_are_named(

@@ -14,7 +14,7 @@ Values may differ between processes for good reasons, so they do not keep a slav
 a setting which only the master has changed, for example by its command line, give wrong results. So a definition has
 digests of the values that a function uses of its modules, too, and a slave says which of its own differ
 (`other_values`). Each is compared before the first task that may change it. What a function assigns by `global` is each
-process's own.
+process's own. Functions count by their names, and a class also by those of its methods.
 
 What cannot be followed: names that exist only as texts, functions in containers, and what methods of unknown objects
 use.
@@ -38,6 +38,7 @@ from mwpy._values.functions import (
     NotLoaded,
     Use,
     absolute,
+    functions_in,
     is_data,
     module_of,
     names_assigned_in,
@@ -47,6 +48,7 @@ from mwpy._values.functions import (
 )
 from mwpy._values.installed import MWPY, PYTHON, home_of, is_interactive, is_own, versions
 from mwpy._values.messages import ModuleCode
+from mwpy._values.shares import hash_of
 from mwpy._values.sources import SOURCES, Sources, Text
 
 
@@ -148,7 +150,15 @@ def _names_a_place(value: object) -> bool:
 
 
 MOST_OBJECTS = 10_000
-"""A value with more objects is not compared, because a digest of it may take long. Eight bytes count as one."""
+"""A value with more objects is not compared, because a digest of it may take long. Eight characters of a text count as
+one, and so do `ARRAY_BYTES` of an array of numbers, and `TABLE_BYTES` of another array or a table."""
+
+ARRAY_BYTES = 1024
+TABLE_BYTES = 64
+
+_HOMES = frozenset({"numpy", "types", "argparse", "pandas"})
+"""Besides the user's own classes, the objects of these packages are compared. Those of others, such as loggers, random
+number generators and open files, differ for good reasons."""
 
 
 def _digest(value: object) -> str:
@@ -160,9 +170,15 @@ def _digest(value: object) -> str:
 
 
 def _digest_of(value: object) -> str:
+    if isinstance(value, FunctionType):
+        return f"function {module_of(value)}.{qualname_of(value)}"
+    if isinstance(value, type) and not is_own(module_of(value)):
+        return ""
     if isinstance(value, type):
         members = {name: each for name, each in vars(value).items() if not name.startswith("__")}
-        value = {name: each for name, each in members.items() if is_data(type(each))}
+        data = {name: each for name, each in members.items() if is_data(type(each))}
+        functions = [(name + role, each) for name, found in members.items() for role, each in functions_in(found)]
+        value = value, data, functions
     waiting, count = [value], 0
     while waiting and count < MOST_OBJECTS:
         each: Any = waiting.pop()
@@ -173,19 +189,28 @@ def _digest_of(value: object) -> str:
             waiting += each if len(each) < MOST_OBJECTS else [None] * MOST_OBJECTS
         elif isinstance(each, str | bytes | bytearray):
             count += len(each) // 8
-        elif not is_data(type(each)):
-            home = type(each).__module__
-            if isinstance(each, type) or callable(each) or not (home == "numpy" or is_own(home)):
+        elif isinstance(each, partial | MethodType):
+            waiting += _made_of(each)
+        elif not is_data(type(each)) and not isinstance(each, FunctionType | BuiltinFunctionType | type):
+            module = type(each).__module__
+            home = module.partition(".")[0]
+            if not (home in _HOMES or is_own(module)):
                 return ""
             if home == "numpy":
-                count += each.nbytes // 8
+                count += each.nbytes // (TABLE_BYTES if each.dtype.hasobject else ARRAY_BYTES)
+            elif home == "pandas":
+                size: Any = each.memory_usage()
+                count += int(size if isinstance(size, int) else sum(size)) // TABLE_BYTES
             else:
                 waiting.append(getattr(each, "__dict__", None))
     if waiting or count >= MOST_OBJECTS:
         return ""
-    from mwpy._values.structure import digest_of  # only here, because most functions use no variable
+    from mwpy._values.structure import by_name, digest_of, full_name  # only here, because few functions need them
 
-    return digest_of(value).hex()
+    def named(thing: Any) -> bytes | None:
+        return hash_of(b"name", full_name(thing).encode()) if isinstance(thing, FunctionType) else by_name(thing)
+
+    return digest_of(value, named).hex()
 
 
 def _differs(text: Text, part: str, digest: str) -> bool:
