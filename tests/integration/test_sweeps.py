@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 from tests.integration.apps.stage import until
-from tests.memory_group import own_group
 
 import mwpy
 from mwpy.cli import compare
@@ -638,16 +637,6 @@ def test_a_detached_sweep_that_cannot_start_says_why(tmp_path: Path, monkeypatch
             command_line.main(["/bin/true", "--folder", system, "--detach", "--with", system])
         with pytest.raises(mwpy.UsageError, match="no sweep was started in"):
             command_line.main(["status", system])
-
-
-@pytest.mark.skipif(own_group() is None, reason="this process may not make control groups")
-def test_a_program_that_the_kernel_kills_for_its_memory_names_the_remedy(sweep: Sweep, tmp_path: Path) -> None:
-    line = f"{sys.executable} -c 'import time; x = bytearray({{mb}} * 1000000); time.sleep(2)'"
-    assert sweep(line, "--values", "mb=600", "--memory-max", "300MB", "--folder", "s") == 1
-    assert (
-        "SIGKILL ended it: most often, the kernel sends it for lack of memory; then raise memory_max"
-        in rows_of(tmp_path / "s" / "failed.csv")[1][1]
-    )
 
 
 def test_an_evicted_sweep_that_is_still_queued_has_not_ended(

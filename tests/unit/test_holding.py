@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
@@ -11,7 +11,7 @@ from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mwpy._core.holding import TaskIds, divided, places_of, take, take_out
+from mwpy._core.holding import TaskIds, divided, places_of, take, take_newest, take_out
 from mwpy._values.messages import Revoked
 
 
@@ -66,9 +66,10 @@ def scattered(shapes: list[Task], random: Random) -> list[Task]:
     return spans
 
 
+@pytest.mark.parametrize("remove", [take_out, take_newest])
 @given(SHAPES, st.lists(st.tuples(st.integers(1, 4), st.integers(1, 1), st.integers(0, 3))), st.randoms())
 def test_tasks_with_certain_ids_are_taken_out_wherever_they_are(
-    shapes: list[Task], ranges_of: list[Task], random: Random
+    remove: Callable[..., list[Piece]], shapes: list[Task], ranges_of: list[Task], random: Random
 ) -> None:
     """The order of spans and ranges does not matter. No task is lost, doubled, reordered or changed."""
     spans, ranges = scattered(shapes, random), [each[:2] for each in scattered(ranges_of, random)]
@@ -77,7 +78,7 @@ def test_tasks_with_certain_ids_are_taken_out_wherever_they_are(
     before = each(held)
     marked = [(task, named) for piece, named in divided(held, TaskIds(ranges)) for task in each([piece])]
     assert marked == [(task, task[0] in wanted) for task in before]
-    taken = take_out(held, TaskIds(ranges))
+    taken = remove(held, TaskIds(ranges))
     assert each(taken) == [task for task in before if task[0] in wanted]
     assert each(held) == [task for task in before if task[0] not in wanted]
     assert all(piece.count for piece in [*taken, *held])

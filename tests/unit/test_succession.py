@@ -428,3 +428,9 @@ def test_the_master_says_which_agent_it_does_not_believe(doubtful: Successor) ->
     [notice] = notices_of(doubtful.core.take_actions())
     assert notice.startswith("AGENT-1 has brought 1 result")
     assert notice.endswith("because the run database does not know that it was an agent of that life")
+
+
+def test_an_agent_that_names_more_tasks_than_there_were_costs_nothing(doubtful: Successor) -> None:
+    doubtful.receive(messages.FormerTasks("first", RUNNING, [2], [10**19]))
+    doubtful.submit([1, 2], policy=ONCE)
+    assert waiting(doubtful) == [1, 2]

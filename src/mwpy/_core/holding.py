@@ -99,6 +99,23 @@ def take_out(held: deque[H], ids: TaskIds) -> list[H]:
     return [part for part, named in parts if named]
 
 
+def take_newest(held: deque[H], ids: TaskIds) -> list[H]:
+    """Do the same, if no task is held twice. Spans before all of these tasks are not looked at: the tasks may be new.
+
+    Returns:
+        The removed tasks, as spans in the order in which they were held.
+    """
+    missing = sum(count for _, count in ids.ranges)
+    kept: list[H] = []
+    taken: list[H] = []
+    while held and missing:
+        for part, is_named in reversed([*divided([held.pop()], ids)]):
+            (taken if is_named else kept).append(part)
+            missing -= part.count if is_named else 0
+    held.extend(reversed(kept))
+    return taken[::-1]
+
+
 def take_named(held: deque[H], message: Naming) -> list[range]:
     """Remove the tasks that a message names and that are held in exactly the named attempts.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, islice, pairwise, repeat
+from itertools import accumulate, chain, islice, pairwise, repeat
 from operator import ne, sub
 from typing import Any, overload
 
@@ -228,10 +228,11 @@ def seconds_at(group: Results, kept: Sequence[int]) -> list[float]:
     return [group.seconds[0] * len(kept) / count] if kept else []
 
 
-def attempt_at(group: Results, place: int) -> int:
-    """The attempt of the result at this position."""
-    ends = zip(accumulate(group.counts), group.attempts, strict=True)
-    return next(attempt for end, attempt in ends if place < end)
+def attempts_and_seconds(group: Results) -> tuple[list[int], Sequence[float]]:
+    """The attempt and the compute time of each result."""
+    count = sum(group.counts)
+    seconds = group.seconds if len(group.seconds) == count else [group.seconds[0] / count] * count
+    return [*chain.from_iterable(map(repeat, group.attempts, group.counts))], seconds
 
 
 # How tasks end: one by one, or as the values of items of a map that arrived together.

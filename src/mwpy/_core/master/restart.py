@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from math import inf
 from operator import attrgetter
 from typing import Any
@@ -57,7 +57,7 @@ from mwpy._values.earlier import (
     each_key,
 )
 from mwpy._values.phrases import counted, duration, first_of
-from mwpy._values.records import AlgorithmDefined, ResultsHandedOver, ReusedTasks
+from mwpy._values.records import AlgorithmDefined, ResultsHandedOver, ReusedTasks, TaskRange
 from mwpy._values.shares import NO_KEY
 from mwpy._values.task import Origin, StoredAt, TaskState, stored_result
 
@@ -494,16 +494,14 @@ class Reuse:
     def submitted(self, spans: Sequence[Span]) -> None:
         """New tasks are in the jar: end those that must not run again, and let those wait for which agents may come.
         Those that are too large have ended."""
-        ends, reasons = self.state.jar.ends, dict[str, list[int]]()
-        for task, reason in self._forbidden.items():
-            if not ends.has(task):
-                reasons.setdefault(reason, []).append(task)
-        self._forbidden = {}
-        for reason, tasks in reasons.items():
-            ids = TaskIds((task, 1) for task in tasks)
-            for state in (TaskState.PENDING, TaskState.BLOCKED):
-                if found := named([span for span in spans if span.state is state], ids):
-                    self._hand_back.give_up(NO_SLAVE, found, reason, held=False)
+        ends, forbidden, self._forbidden = self.state.jar.ends, self._forbidden, {}
+        ids = TaskIds(((task, 1) for task in forbidden if not ends.has(task)), joins=False)
+        for state in (TaskState.PENDING, TaskState.BLOCKED):
+            reasons: dict[str, list[TaskRange]] = {}
+            for each in named([span for span in spans if span.state is state], ids):
+                reasons.setdefault(forbidden[each.first], []).append(each)
+            for reason, tasks in reasons.items():
+                self._hand_back.give_up(NO_SLAVE, tasks, reason, held=False)
         self.succession.hold_new(spans)
 
     def _miss(self, defined: Defined, known: KnownCode, key: bytes) -> None:
@@ -519,11 +517,14 @@ class Reuse:
         rows: list[int] = []
         failed: list[int] = []
         origins: dict[tuple[int, int], Origin] = {}
+        columns: dict[int, tuple[Sequence[int], Sequence[float]]] = {}
         for task, tag, each in zip(span.ids, span.tags, occurrences, strict=True):
             answer, place = each.answer, each.place
             assert answer is not None, f"task {task} has no answer"
-            attempt = groups.attempt_at(answer.results, place)
-            [seconds] = groups.seconds_at(answer.results, [place])
+            if answer.row not in columns:
+                columns[answer.row] = groups.attempts_and_seconds(answer.results)
+            attempts, times = columns[answer.row]
+            attempt, seconds = attempts[place], times[place]
             origin = origins.get((answer.row, attempt))
             if origin is None:
                 origin = Origin(name, answer.sid, answer.host or None, attempt, answer.wall)
@@ -672,7 +673,8 @@ class Succession:
             return
         if not message.tasks:
             self._missing.pop((agent.host, agent.pid), None)
-        found = occurrences_of(former, message.tasks, message.counts)
+        ranges = zip(message.tasks, message.counts, strict=True)  # an agent may name more tasks than there ever were
+        found = chain.from_iterable(former[first : first + count] for first, count in ranges if first > 0)
         known = [each for each in found if each is not None and not self._is_stored(each)]
         match message.fate:
             case messages.FormerFate.RUNNING:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice, takewhile
 from math import inf
 from operator import attrgetter
 from typing import Any
@@ -22,7 +22,7 @@ from attrs import Factory, define
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mwpy._core.holding import TaskIds, count_of, divided, take, take_out
+from mwpy._core.holding import TaskIds, count_of, divided, take, take_newest
 from mwpy._core.master.algorithms import Algorithms
 from mwpy._core.master.spans import LeftState, Span, ids_in, named, numbers_in, portion_of, size_of
 from mwpy._values import groups, messages, records
@@ -561,7 +561,8 @@ class PendingTasks:
         """The turn of a queue that any slave may run is over: those of the same rank are before it now."""
         self.queues.move_to_end(needs)
         rank = needs.rank
-        for lower in [each for each in self.queues if each.rank < rank]:
+        before = islice(reversed(self.queues), 1, None)
+        for lower in reversed([*takewhile(lambda each: each.rank < rank, before)]):
             self.queues.move_to_end(lower)
 
     def _count(self, needs: Needs, count: int) -> None:
@@ -603,7 +604,7 @@ class PendingTasks:
         spans: list[Span] = []
         for home in self._homes():
             for needs in [each for each in home if each.sid is not None or each.algorithm in algorithms]:
-                taken = take_out(home[needs], ids)
+                taken = take_newest(home[needs], ids)
                 self._count(needs, -sum(map(count_of, taken)))
                 if not home[needs]:
                     del home[needs]
