@@ -16,11 +16,11 @@ from typing import IO, Any
 from mwpy import UsageError
 from mwpy.sweep.files import files_in
 from mwpy.sweep.job import stored
-from mwpy.sweep.placeholders import Template
+from mwpy.sweep.placeholders import Template, refuse_unknown
 from mwpy.sweep.results import write_table, writing
 from mwpy.sweep.settings import NUMBER, Collection, Sweep, function_in
 from mwpy.sweep.stages import Row
-from mwpy.sweep.study import STATE, Known, Selection, each_row, known_of, looking, remove_archives, shown
+from mwpy.sweep.study import STATE, Known, Selection, damaged, each_row, known_of, looking, remove_archives, shown
 
 ALL = "*"
 """Stands for all outputs but those that only serve other programs, if each run has its own files."""
@@ -38,7 +38,7 @@ def opened(path: Path) -> Sweep:
         UsageError: it is no folder of a sweep.
     """
     folder = folder_of(path)
-    known = stored(folder / STATE, Known)
+    known = stored(folder / STATE, Known, damaged(folder))
     if known is None:
         raise UsageError(f"{folder} is no folder of a sweep: give the study, or the folder with its run.db")
     return Sweep.of(known.settings, Path(known.base), folder)
@@ -80,6 +80,8 @@ def refuse_wrong(sweep: Sweep, collections: Sequence[Collection]) -> None:
             function_in(each.function, sweep.base)
         elif not each.to:
             raise UsageError("a collection has neither a file (to) nor a function")
+        names = {**sweep.rows.row(0), NUMBER: 1, "file": ""}
+        refuse_unknown(Template.of(each.to).names, names, f"the collection {each.to}")
         if each.form not in ("plain", "blocks"):
             raise UsageError(f"the collection {each.to} has form={each.form!r}: write plain or blocks")
         if each.taken and each.taken not in outputs and not (each.taken == ALL and _has_names(each)):
@@ -139,12 +141,21 @@ def _has_names(collection: Collection) -> bool:
 
 def _append(sweep: Sweep, collection: Collection, row: Row, file: IO[bytes]) -> None:
     """Write an output of a run into the file of all runs."""
+    if collection.taken not in row.outputs and not _is_optional(sweep, collection.taken):
+        where = shown(sweep.rows.row(row.number))
+        raise UsageError(
+            f"the output {collection.taken} of {where} was not kept: make the run again (without --accept)"
+        )
     with writing(sweep.base / collection.to):
         if collection.form == "blocks":
             file.write(f"# {shown(sweep.rows.row(row.number))}\n".encode())
         for each in files_in(row.outputs.get(collection.taken)):
             file.write(each.content)
         file.flush()
+
+
+def _is_optional(sweep: Sweep, output: str) -> bool:
+    return any(output in stage.command.options.optional for stage in sweep.stages)
 
 
 def _save(sweep: Sweep, collection: Collection, row: Row, written: set[Path]) -> None:

@@ -121,8 +121,8 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(
-            f"{path} cannot be written ({error.strerror}): correct this, and give the same command again; no run that "
-            f"has succeeded is made again"
+            f"{path} cannot be written ({error.strerror}): correct this, and give the same command again, but without "
+            f"--again; then no run that has succeeded is made again"
         ) from error
 
 

@@ -132,7 +132,7 @@ def known_of(sweep: Sweep, selection: Selection) -> tuple[Known, list[str]]:
         UsageError: the folder is of another sweep, or cannot be read, or `again` is wrong.
     """
     now = digests_of(sweep)
-    found = stored(sweep.folder / STATE, Known, f"without it, old results could count: remove {sweep.folder}")
+    found = stored(sweep.folder / STATE, Known, damaged(sweep.folder))
     if found is not None and found.settings.command != sweep.settings.command and sweep.settings.unnamed:
         raise UsageError(f"{sweep.folder} is of another sweep ({found.settings.command}): give another --folder")
     known = Known(sweep.settings, str(sweep.base), now)
@@ -151,6 +151,11 @@ def known_of(sweep: Sweep, selection: Selection) -> tuple[Known, list[str]]:
             if _matches(selection.again, row):
                 known.again[_row(row)] = known.again.get(_row(row), 0) + 1
     return known, changed
+
+
+def damaged(folder: Path) -> str:
+    """Return what to do if the folder of a sweep does not say any more which rows were asked for again."""
+    return f"without it, old results could count: remove {folder}"
 
 
 def _matches(expression: str, row: Mapping[str, Any]) -> bool:
