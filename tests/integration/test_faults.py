@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -358,4 +359,15 @@ def test_a_full_disk_loses_audit_lines_but_no_results(stage: Stage, small_disk: 
     assert agent.end() == 0, agent.err
     assert master.err.count("lines are missing in the audit file") == 1
     assert "cannot write the resource file" in master.err
+    stage.no_process_left()
+
+
+@pytest.mark.parametrize("how", ["ones", "rows"])
+def test_a_task_that_writes_nonsense_into_shared_memory_costs_only_its_slave(stage: Stage, how: str) -> None:
+    """The agent kills the slave and says why, and every task has its result."""
+    run = stage.run("overwrite.py", how, "--mw-local", 1, "--mw-audit-file", stage.audit)
+    assert (len(run.report["values"]), run.report["errors"]) == (200, [])
+    assert "Traceback" not in run.err
+    [first, *_] = [line for line in stage.audit.read_text().splitlines() if "SLAVE-0 -> gone" in line]
+    assert re.search("killed by its agent because (what it sent cannot be read|it overwrote the memory)", first), first
     stage.no_process_left()

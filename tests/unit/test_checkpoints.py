@@ -147,3 +147,16 @@ def test_states_that_take_much_memory_are_reported_once(monkeypatch: pytest.Monk
     assert noticed[2][0].startswith(
         "the states that tasks left with mwpy.checkpoint take more than 2.0 KiB of the master"
     )
+
+
+def test_a_state_counts_only_from_the_slave_that_holds_the_task_in_this_attempt() -> None:
+    master = Master(2)
+    master.come()
+    master.come()
+    master.leave(1, 1, "of another slave")
+    master.leave(1, 2, "of another attempt", b"1")
+    master.leave(7, 1, "of no task", b"1")
+    master.tell(messages.Checkpoint(5, 1, 1), b"\x00", peer=b"1")
+    assert master.core.state.jar.left_bytes == 0
+    master.leave(2, 1, "mine")
+    assert [(each.left is not None) for each in (span_of(master.core, 1), span_of(master.core, 2))] == [False, True]

@@ -645,3 +645,12 @@ def test_network_file_systems_are_known() -> None:
     on_a_disk = ("ext4", "xfs", "tmpfs", "overlay", "fuse.gocryptfs", "")
     assert not any(map(locks.is_network, on_a_disk))
     assert all(map(locks.is_network, ("nfs4", "lustre", "gpfs", "fuse.sshfs", "cifs")))
+
+
+def test_a_second_master_in_the_same_process_is_refused(path: Path) -> None:
+    with (
+        closing(opened(path)),
+        pytest.raises(RunDatabaseError, match="used by another master of this process: close that one first"),
+    ):
+        opened(path)
+    opened(path).close()

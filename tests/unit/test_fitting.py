@@ -227,3 +227,17 @@ def test_many_short_tasks_with_requirements_travel_together() -> None:
     driven.submit(500, policy=needing(cpus=4))
     assert len(driven.sent) > 100
     assert len(given(driven)) <= 2
+
+
+def test_what_a_cancelled_task_was_given_is_not_free_when_its_slave_gives_the_others_back() -> None:
+    driven = Driven()
+    driven.join(slaves=2, offers=offers(cpus=2, gpus=1))
+    driven.submit(1, policy=needing(gpus=1))
+    driven.finish(1, seconds=0.0001)
+    driven.submit(3, policy=needing(gpus=1))
+    assert driven.sent == [2, 3, 4]
+    driven.step(CancelTasks([(2, 1)], Running.KILL))
+    driven.receive(messages.Revoked(1, [3], [2], [1]))
+    assert not driven.sent
+    driven.receive(messages.SlaveDied(1, 0, Cause.CANCELLED, "killed", NO_WORDS))
+    assert driven.sent == [3, 4]
