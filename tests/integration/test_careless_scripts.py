@@ -376,6 +376,7 @@ def test_results_of_slaves_with_other_values_are_reused_only_while_the_files_are
         again = stage.run("", program=program)
         assert again.out == "[1, 2] [2]\n"
         assert "has the results of 3 tasks" in again.err
+        assert again.err.count("slaves computed with other values of variables than the master's") == 2
     script.write_text(OF_SLAVES.replace('{"a": 1}', '{"a": 10}').replace('    RATES["a"] = 10\n', ""))
     assert stage.run("", program=program).out == "[10, 20] [11]\n"
     assert "has the results of 6 tasks" in stage.run("", program=program).err

@@ -52,6 +52,8 @@ class Defined:
         """How many of its tasks wait for the results of others."""
         self.refused = False
         """Whether some agent ever reported that its slaves cannot run it."""
+        self.differs = False
+        """Whether a slave ever reported other values than the master's of variables that it uses."""
         self.compare_at = 0.0
         """When the algorithm's thread compares the master's values again with those of the definition, on its clock."""
         self.leaves_state = False

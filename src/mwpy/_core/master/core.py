@@ -37,6 +37,7 @@ from attrs import define
 from mwpy._core.holding import known
 from mwpy._core.master import state
 from mwpy._core.master.admission import Admission, Feeding, SlaveKinds
+from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.answers import Answers, Inquiries, Rate
 from mwpy._core.master.dispatch import Definitions, Dispatch, Shares
 from mwpy._core.master.fitting import Fitting
@@ -323,10 +324,7 @@ class MasterCore:
                     self.totals.measured(name, agent.host, peak_bytes)
                     agent.slaves[number].peak_bytes = peak_bytes
             case messages.OtherValues(number, algorithm, names) if number in agent.slaves:
-                if (defined := self.state.jar.algorithms.defined.get(algorithm)) is not None:
-                    self.state.notice(text_of_other_values(defined.name, names), key=f"other values {names}")
-                    if defined.record.code:
-                        self.state.record(records.OtherValues(algorithm, defined.record.code_of_slaves, names))
+                self._slaves_differ(self.state.jar.algorithms.defined.get(algorithm), names)
             case messages.SlaveDied():
                 self.losses.slave_died(agent, message)
             case messages.Handover() | messages.FormerTasks() if self.reuse is None:
@@ -353,6 +351,15 @@ class MasterCore:
                 raise ProtocolError("a second Hello on one connection")
             case _:
                 raise ProtocolError(f"{type(message).__name__} is not for a master")
+
+    def _slaves_differ(self, defined: Defined | None, names: str) -> None:
+        """A slave has other values of variables that an algorithm uses. Others have the same, from the same files."""
+        if defined is None or defined.differs:
+            return
+        defined.differs = True
+        self.state.notice(text_of_other_values(defined.name, names), key=f"other values {names}")
+        if defined.record.code:
+            self.state.record(records.OtherValues(defined.number, defined.record.code_of_slaves, names))
 
     def _drop(self, peer: bytes, address: str, reason: str) -> None:
         self.inquiries.forget(peer)

@@ -117,6 +117,11 @@ CODE_CHANGED = (
     "--mw-reuse-changed-code, or reuse_changed_code=True, uses them"
 )
 
+OF_SLAVES = (
+    "{name} has answers in the run database that slaves computed with other values of variables than the master's. "
+    "They are used, because slaves would compute the same again. If tasks need what the master has, pass it as an argument"
+)
+
 NOT_USED = (
     "{name} has answers in the run database only from other code, and --mw-reuse-changed-code does not use them: "
     "{reason}. So its tasks run"
@@ -247,6 +252,7 @@ class KnownCodes:
         exact, of_slaves = self._codes.get((name, code)), self._codes.get((name, record.code_of_slaves))
         if of_slaves is not None and (exact is None or not exact.answered):
             exact, code = of_slaves, of_slaves.code
+            self.state.notice(OF_SLAVES.format(name=name), key=f"of slaves {name}")
         others = self._others(name, code)
         if not others or (self.any_code and code and exact is not None and (exact.answered or exact.other)):
             return exact
