@@ -119,7 +119,8 @@ CODE_CHANGED = (
 
 OF_SLAVES = (
     "{name} has answers in the run database that slaves computed with other values of variables than the master's. "
-    "They are used, because slaves would compute the same again. If tasks need what the master has, pass it as an argument"
+    "They are used, because slaves would compute the same again. If tasks need what the master has, pass it as an "
+    "argument"
 )
 
 NOT_USED = (
