@@ -197,8 +197,9 @@ class Folder:
 
     def _entry(self, name: str) -> Entry:
         path = self.path / name
-        is_removed = not path.exists()
-        entry = Entry(int(name), path, (path.with_name(f"{name}.run") if is_removed else path).lstat().st_uid)
+        kept = path if path.exists() else path.with_name(f"{name}.run")
+        entry = Entry(int(name), path, kept.lstat().st_uid)
+        is_removed = not os.path.lexists(path / ENTRY)  # its folder may be removed just now
         asked = self._read(path / ENTRY, Asked)
         if is_removed:
             entry.fault = f"{path} was removed"
